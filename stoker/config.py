@@ -1,0 +1,111 @@
+"""One frozen configuration tree: every default lives here once. TOML file, then command-line flags over it."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+MIB = 1 << 20
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One engine process. None means: chosen from the host and the model when the engine starts.
+
+    step_tokens     token budget of one step (prefill chunks and decode steps together)
+    kv_memory       bytes for the KV pool
+    context         longest prompt + output in tokens; at most the model's own
+    lane_reserve    share of the step budget kept for (standard, batch) while a higher lane could take it all
+    """
+
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: int | None = None
+    block_size: int = 16
+    kv_memory: int | None = None
+    context: int | None = None
+    step_tokens: int | None = None
+    max_running: int = 64
+    max_waiting: int = 1024
+    lane_reserve: tuple[float, float] = (0.1, 0.02)
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds of the HTTP side. Sizes in bytes, times in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    max_body: int = 32 * MIB
+    max_connections: int = 2048
+    max_in_flight: int = 1024
+    header_timeout: float = 10.0
+    body_timeout: float = 30.0
+    keep_alive: float = 75.0
+    heartbeat: float = 10.0
+    shutdown_grace: float = 1.0
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who a key belongs to. `key_sha256` is the hex digest; the key itself is stored nowhere."""
+
+    name: str
+    key_sha256: str
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`model` is `demo`, a folder, a .gguf file, or ORG/NAME on the hub; `name` is what clients call it."""
+
+    model: str = "demo"
+    name: str | None = None
+    revision: str | None = None
+    data_dir: str | None = None
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    tenants: tuple[Tenant, ...] = ()
+    engine: EngineConfig = EngineConfig()
+    gateway: GatewayConfig = GatewayConfig()
+
+    @property
+    def data_path(self) -> Path:
+        """Where Stoker keeps what outlives it: the XDG data folder unless told otherwise."""
+        if self.data_dir is not None:
+            return Path(self.data_dir).expanduser()
+        base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+        return Path(base).expanduser() / "stoker"
+
+
+class ConfigError(ValueError):
+    """The configuration is wrong; the message says which file or flag and where in it."""
+
+
+def load(path: Path | None, overrides: dict[str, Any]) -> Config:
+    """Read `path` (TOML) if given and lay `overrides` over it.
+
+    `overrides` maps dotted names (`gateway.port`) to values; None values are left out, so an absent flag keeps what
+    the file or the default says.
+    """
+    tree: dict[str, Any] = {}
+    if path is not None:
+        try:
+            tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+    for dotted, value in overrides.items():
+        if value is None:
+            continue
+        *groups, leaf = dotted.split(".")
+        branch = tree
+        for group in groups:
+            branch = branch.setdefault(group, {})
+        branch[leaf] = value
+    try:
+        return msgspec.convert(tree, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path or 'flags'}: {error}") from error

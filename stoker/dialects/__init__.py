@@ -1,0 +1,1 @@
+"""Pure functions between a wire format (JSON) and the canonical request and events."""

@@ -1,0 +1,1 @@
+"""Layer 2: token ids in, token ids out. Knows nothing of HTTP, SQL or money."""

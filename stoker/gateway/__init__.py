@@ -1,0 +1,1 @@
+"""HTTP only: routes, keys, limits, streaming. Never imports torch."""

@@ -1,0 +1,86 @@
+"""What a graph sees of the engine while it runs one batch: where tokens are and how to reach their cached KV.
+
+The engine implements these; graphs only call them. A batch is ragged: the new tokens of all its sequences lie one
+after another in one row of `tokens` (T in all), sequence `b` owning `[query_starts[b], query_starts[b + 1])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import torch
+
+
+class PagedSpec(msgspec.Struct, frozen=True, kw_only=True, tag="paged"):
+    """A layer that keeps a key and a value per token and KV head (MHA, GQA, MQA)."""
+
+    kv_heads: int
+    head_dim: int
+
+    def bytes_per_token(self, element_size: int) -> int:
+        return 2 * self.kv_heads * self.head_dim * element_size
+
+
+CacheSpec = PagedSpec  # grows into a union: latent (MLA), latent + index (DSA), recurrent (KDA)
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """Where the T new tokens of B sequences are.
+
+    positions  [T] int64, position of each new token in its sequence
+    slots      [T] int64, physical slot that each new token's KV is written to
+    query_starts  B + 1 host ints, borders of the sequences within T
+    context_lens  B host ints, tokens in each sequence's cache once this batch is written (>= its new tokens)
+    tables     [B, P] int64, physical block of each logical block, rows padded with block 0
+    """
+
+    positions: torch.Tensor
+    slots: torch.Tensor
+    query_starts: Sequence[int]
+    context_lens: Sequence[int]
+    tables: torch.Tensor
+    block_size: int
+
+
+class PagedView(Protocol):
+    """One layer's paged cache, bound to the current batch."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+        """Write k, v [T, kv_heads, head_dim] to the batch's slots, then attend causally over each sequence's
+        whole context. q [T, heads, head_dim] -> [T, heads, head_dim]. heads is a multiple of kv_heads."""
+        ...
+
+
+class ForwardContext(Protocol):
+    """All a graph may use beside its own weights."""
+
+    @property
+    def layout(self) -> BatchLayout: ...
+
+    def paged(self, layer: int) -> PagedView:
+        """The cache of `layer`, which must have declared a `PagedSpec`."""
+        ...
+
+
+class Graph(Protocol):
+    """A causal language model. Weights are loaded, on one device, in one dtype, in inference mode."""
+
+    @property
+    def caches(self) -> Sequence[CacheSpec]:
+        """One cache kind per layer, in order."""
+        ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """token_ids [T] int64 -> final hidden states [T, hidden], normalised."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Rows of `forward`'s result [N, hidden] -> float32 logits [N, vocab_size]."""
+        ...

@@ -1,0 +1,1 @@
+"""Tokens <-> meaning without torch: tokenizer, chat template, detokenizer."""

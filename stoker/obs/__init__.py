@@ -1,0 +1,1 @@
+"""What operators see: logs, heartbeats. Imports nothing of Stoker but the types."""

@@ -1,0 +1,1 @@
+"""The one request pipeline: render -> count -> generate -> detokenize and parse -> account. Never imports torch."""

@@ -1,0 +1,1 @@
+"""The words of Stoker as small typed messages. Imports nothing else of Stoker."""

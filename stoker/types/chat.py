@@ -1,0 +1,109 @@
+"""The canonical request and its events. Every dialect decodes to the one and encodes the other."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from stoker.types.lane import Lane
+from stoker.types.sampling import SamplingParams
+from stoker.types.usage import Usage
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "tool_calls", "abort", "error"]
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that an assistant made. `arguments` is the JSON text exactly as it was produced."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One turn. `content` is plain text: dialects join text parts and refuse parts we cannot serve."""
+
+    role: Role
+    content: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A function the model may call. `parameters` is its JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What both kinds of request share. `n` choices are sampled from one prompt.
+
+    `stop` strings end the output where they first occur, whatever the token borders, and are left out of it.
+    `session` is the client's own session id, only ever used together with its tenant.
+    """
+
+    model: str
+    sampling: SamplingParams = SamplingParams()
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    include_usage: bool = False
+    lane: Lane = Lane.STANDARD
+    service_tier: str | None = None
+    session: str | None = None
+
+
+class ChatRequest(Request, frozen=True, kw_only=True):
+    """A conversation to continue. `template_args` reach the model's chat template (`enable_thinking`, ...)."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    template_args: dict[str, Any] = {}
+
+
+class CompletionRequest(Request, frozen=True, kw_only=True):
+    """Raw prompts to continue, each a text or token ids; `echo` returns the prompt in front of the output."""
+
+    prompts: tuple[str | tuple[int, ...], ...]
+    echo: bool = False
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """One sampled token: its text as bytes (a token may be part of a character), its log-probability under the
+    distribution before temperature and truncation, and the likeliest alternatives, best first."""
+
+    id: int
+    text: bytes
+    logprob: float
+    top: tuple[tuple[int, bytes, float], ...] = ()
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+    """More output of choice `index`; concatenated deltas are the whole output."""
+
+    index: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class ChoiceDone(msgspec.Struct, frozen=True, kw_only=True, tag="choice_done"):
+    """Choice `index` ended. Nothing follows for it."""
+
+    index: int
+    reason: FinishReason
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """The request ended; `usage` covers all choices, the prompt counted once."""
+
+    usage: Usage
+
+
+Event = TextDelta | ChoiceDone | Done

@@ -1,0 +1,60 @@
+"""What all ranks do next, and what came of it. Rank 0 writes the plan; executors only obey.
+
+The log of plans replays a run, so a plan carries everything a rank needs and nothing it could decide itself.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stoker.types.sampling import SamplingParams
+from stoker.types.wire import SampledToken
+
+
+class SequenceStart(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """A sequence enters (or re-enters after preemption): all ids known so far, of which `prompt_len` are prompt."""
+
+    seq: int
+    token_ids: list[int]
+    prompt_len: int
+    sampling: SamplingParams
+    blocks: list[int]
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Compute KV for tokens `[start, start + count)` of `seq`; with `sample`, also choose the token after them.
+
+    `append` are ids accepted since the last plan (they become known before the work); `blocks` are physical blocks
+    appended to the block table: token `t` lives in slot `table[t // block_size] * block_size + t % block_size`.
+    """
+
+    seq: int
+    start: int
+    count: int
+    sample: bool
+    append: list[int] = []
+    blocks: list[int] = []
+
+
+class StepPlan(msgspec.Struct, frozen=True, kw_only=True, tag="plan"):
+    """One step. `finished` sequences are forgotten first, then `starts` are entered, then `work` runs as one batch."""
+
+    step: int
+    finished: list[int] = []
+    starts: list[SequenceStart] = []
+    work: list[Work] = []
+
+
+class Sampled(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome for one sampling sequence. `error` is set instead of a token when its logits were not finite."""
+
+    seq: int
+    tokens: list[SampledToken] = []
+    error: str | None = None
+
+
+class StepResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
+    """Answers the plan of the same `step`; `sampled` follows the order of the plan's sampling work."""
+
+    step: int
+    sampled: list[Sampled]

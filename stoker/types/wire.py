@@ -1,0 +1,125 @@
+"""Messages between a client process (gateway, batch) and an engine process. msgpack over ZeroMQ, never pickle."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stoker.types.chat import FinishReason
+from stoker.types.lane import Lane
+from stoker.types.sampling import SamplingParams
+
+
+class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
+    """Continue `prompt_ids`. `domain` says who may share the KV of this prompt; the gateway sets it, never a client."""
+
+    id: str
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    lane: Lane = Lane.STANDARD
+    domain: str = ""
+    adapter: str = ""
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
+    """Stop and free at the next step. Harmless for an id that is unknown or already finished."""
+
+    id: str
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """A client introduces itself and, sent again each second, shows that it lives. Answered by `Ready` or `Loading`."""
+
+
+class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
+    """End the process now; sequences still running end with reason `abort`."""
+
+
+ToEngine = Generate | Abort | Hello | Shutdown
+
+
+class SampledToken(msgspec.Struct, frozen=True, array_like=True):
+    """One token; `logprob` and `top` (id, logprob) are filled only where logprobs were asked for."""
+
+    id: int
+    logprob: float | None = None
+    top: list[tuple[int, float]] = []
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="progress"):
+    """New tokens of one request, in order. The last one carries `finish`.
+
+    `cached` is the number of prompt tokens served from the prefix cache, fixed when the request was first
+    scheduled. `tokens` never contains the stop id that ended the output. `output` is the running number of
+    tokens generated (a stop id that ended the output counts: it was computed).
+    """
+
+    id: str
+    tokens: list[SampledToken] = []
+    cached: int = 0
+    output: int = 0
+    finish: FinishReason | None = None
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The request ends here with an error: `kind` is an `ErrorKind` value."""
+
+    id: str
+    kind: str
+    code: str
+    message: str
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
+    """All that one engine step has for one client."""
+
+    progress: list[Progress]
+
+
+class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
+    """Start-up progress: `fraction` 0..1 of `stage`."""
+
+    stage: str
+    fraction: float
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The engine serves. `context` is the longest prompt + output in tokens, `kv_tokens` the capacity of the pool."""
+
+    context: int
+    kv_tokens: int
+    block_size: int
+    dtype: str
+    device: str
+    load_seconds: float
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
+    """The heartbeat of the engine's own loop: if these stop, the loop stands still.
+
+    Blocks: `free + cached + in_use` = all. `wasted_slots` are KV slots inside blocks in use that hold no token.
+    Counters only grow. `step_seconds` is the last step's duration.
+    """
+
+    steps: int
+    running: int
+    waiting: int
+    blocks_free: int
+    blocks_cached: int
+    blocks_in_use: int
+    wasted_slots: int
+    step_seconds: float
+    prefill_tokens: int
+    decode_tokens: int
+    cached_tokens: int
+    preemptions: int
+    recomputed_tokens: int
+    evictions: int
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The engine cannot start or go on; the process ends after this."""
+
+    message: str
+
+
+FromEngine = Step | Refused | Loading | Ready | EngineStats | Failed
