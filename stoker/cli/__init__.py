@@ -1,0 +1,42 @@
+"""The command line: `stoker COMMAND`. Each command is a module of its own and imports what it needs when it runs,
+so that help is instant and never imports torch."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from stoker.cli import version
+from stoker.cli.output import fail
+
+EXAMPLES = """
+[bold]Examples[/]
+
+  stoker version                 which Stoker, Python and platform this is
+"""
+
+app = typer.Typer(
+    name="stoker",
+    epilog=EXAMPLES,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=version.EXAMPLES)(version.version)
+
+
+@app.callback()
+def stoker() -> None:
+    """Serve open-weight mixture-of-experts models to agents."""
+
+
+def main() -> None:
+    """Run the command line and leave. A wrong flag is one line on stderr and exit status 2, never a traceback."""
+    try:
+        status = app(sys.argv[1:] or ["--help"], prog_name="stoker", standalone_mode=False)
+    except TyperException as error:
+        status = fail(f"{error.format_message()} (see stoker --help)", code=error.exit_code).exit_code
+    except Abort:
+        status = 130
+    sys.exit(status)
