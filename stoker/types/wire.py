@@ -97,7 +97,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     """The heartbeat of the engine's own loop: if these stop, the loop stands still.
 
     Blocks: `free + cached + in_use` = all. `wasted_slots` are KV slots inside blocks in use that hold no token.
-    Counters only grow. `step_seconds` is the last step's duration.
+    Counters only grow. `step_seconds` is the last step's duration, `failed_checks` counts consistency checks of the
+    pool that found a fault.
     """
 
     steps: int
@@ -114,6 +115,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     preemptions: int
     recomputed_tokens: int
     evictions: int
+    failed_checks: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):

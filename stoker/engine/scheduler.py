@@ -1,0 +1,306 @@
+"""Rank 0's head: which sequences compute how many tokens in the next step, and what came of the last one.
+
+Owns requests by id, step plans and their results, finish reasons and statistics. Who has slots and blocks is decided
+in `residency.py`, how the token budget is shared in `budget.py`, what may be shared in `chain.py`. Pure Python with an
+injected clock: no torch, no sockets, one thread. The caller alternates `plan` and `apply`; `add` and `abort` may come
+at any time between.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from stoker.engine.blocks import BlockPool
+from stoker.engine.budget import Demand, reserves, share
+from stoker.engine.chain import Chain, ChainRoot
+from stoker.engine.residency import Residency
+from stoker.engine.sequence import Sequence, State
+from stoker.types.chat import FinishReason
+from stoker.types.errors import ErrorKind, StokerError, invalid
+from stoker.types.plan import Sampled, SequenceStart, StepPlan, StepResult, Work
+from stoker.types.wire import EngineStats, Generate, SampledToken
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine settled on when it started; see `EngineConfig` for the meaning.
+
+    `context` is clamped to the pool. `max_waiting` holds for each lane, so that a full batch line refuses no
+    interactive request.
+    """
+
+    vocab_size: int
+    context: int
+    step_tokens: int
+    max_running: int
+    max_waiting: int
+    lane_reserve: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """News of one request after a step; the last one carries `finish`. Field by field what `wire.Progress` says."""
+
+    request: str
+    tokens: list[SampledToken]
+    cached: int
+    output: int
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Flight:
+    """The step that is being executed."""
+
+    plan: StepPlan
+    since: float
+    sequences: list[Sequence]  # in the order of plan.work
+    aborted: set[int] = field(default_factory=set[int])
+
+
+@dataclass(slots=True)
+class _Counters:
+    steps: int = 0
+    step_seconds: float = 0.0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    cached_tokens: int = 0
+    recomputed_tokens: int = 0
+    failed_checks: int = 0
+
+
+class Scheduler:
+    """`key` and `fingerprint` go into every chain root (see `ChainRoot`)."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        limits: Limits,
+        *,
+        key: bytes,
+        fingerprint: str,
+        clock: Callable[[], float] = time.monotonic,
+        draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+    ) -> None:
+        self.pool = pool
+        self.limits = limits
+        self.context = min(limits.context, pool.num_blocks * pool.block_size)
+        self._key = key
+        self._fingerprint = fingerprint
+        self._clock = clock
+        self._draw_seed = draw_seed
+        self._reserve = reserves(limits.step_tokens, limits.lane_reserve)
+        self._residency = Residency(pool, limits.max_running, limits.lane_reserve)
+        self._live: dict[str, Sequence] = {}
+        self._next_number = 0
+        self._flight: _Flight | None = None
+        self._last_finish: float | None = None
+        self._finish_interval = 1.0
+        self._count = _Counters()
+
+    def add(self, request: Generate) -> None:
+        """Queue a request. Raises StokerError: INVALID if it can never run, CAPACITY if its lane's line is full."""
+        self._refuse_impossible(request)
+        if len(self._residency.waiting[request.lane]) >= self.limits.max_waiting:
+            raise StokerError(
+                ErrorKind.CAPACITY,
+                "queue_full",
+                f"{self.limits.max_waiting} {request.lane.name.lower()} requests are waiting already",
+                retry_after=min(60.0, max(1.0, self._finish_interval)),
+            )
+        sampling = request.sampling
+        if sampling.seed is None:
+            # Drawn here and not in a rank: all ranks must agree, and a log of plans must replay.
+            sampling = msgspec.structs.replace(sampling, seed=self._draw_seed())
+        root = ChainRoot(fingerprint=self._fingerprint, adapter=request.adapter, domain=request.domain)
+        room = self.context - len(request.prompt_ids)
+        seq = Sequence(
+            number=self._next_number,
+            request=request.id,
+            token_ids=list(request.prompt_ids),
+            sampling=sampling,
+            lane=request.lane,
+            chain=Chain(root, self._key, self.pool.block_size),
+            max_output=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+        )
+        self._next_number += 1
+        self._live[request.id] = seq
+        self._residency.enqueue(seq)
+
+    def abort(self, request_id: str) -> Outcome | None:
+        """End a request wherever it is; None if there is none. Its last news is returned at once; its blocks are free
+        at once too, or when the step that writes to them has been applied."""
+        seq = self._live.get(request_id)
+        if seq is None:
+            return None
+        flight = self._flight
+        if flight is not None and seq in flight.sequences:
+            flight.aborted.add(seq.number)
+            del self._live[request_id]
+        else:
+            self._end(seq)
+        return Outcome(request_id, [], seq.hit or 0, seq.output, "abort")
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None if there is nothing to compute."""
+        assert self._flight is None, "the last plan has not been applied"
+        residency = self._residency
+        residency.admit()
+        running = sorted(residency.running.values(), key=lambda s: (not s.decoding, s.lane, s.number))
+        demands = [Demand(seq.lane, seq.pending, seq.decoding) for seq in running]
+        chunks: list[tuple[Sequence, int]] = []
+        for seq, granted in zip(running, share(self.limits.step_tokens, demands, self._reserve), strict=True):
+            if granted and seq.state is State.RUNNING and (count := residency.grow(seq, granted)):
+                chunks.append((seq, count))
+        chunks = [(seq, count) for seq, count in chunks if seq.state is State.RUNNING]  # the rest was preempted since
+        if not chunks:
+            return None
+        starts = [self._start(seq) for seq, _ in chunks if seq.sent == 0]
+        work = [self._work(seq, count) for seq, count in chunks]
+        plan = StepPlan(step=self._count.steps, finished=residency.departed, starts=starts, work=work)
+        residency.departed = []
+        self._flight = _Flight(plan, self._clock(), [seq for seq, _ in chunks])
+        return plan
+
+    def apply(self, result: StepResult) -> list[Outcome]:
+        """Take in the result of the last plan: counters move, full pages are published, tokens are accepted."""
+        flight, self._flight = self._flight, None
+        assert flight is not None, "no step is under way"
+        assert result.step == flight.plan.step, "a result must answer the last plan"
+        sampled = {s.seq: s for s in result.sampled}
+        outcomes: list[Outcome] = []
+        for seq, work in zip(flight.sequences, flight.plan.work, strict=True):
+            self._tally(seq, work)
+            outcome = self._accept(seq, sampled[seq.number]) if work.sample else None
+            if outcome is not None and outcome.error is not None:
+                self.pool.retract(seq.blocks)  # its KV may be what is wrong: nobody else shall find it
+            else:
+                self._residency.publish(seq)
+            if seq.number in flight.aborted:
+                self._end(seq)
+            elif outcome is not None:
+                outcomes.append(outcome)
+                if outcome.finish is not None:
+                    self._end(seq)
+        self._count.steps += 1
+        self._count.step_seconds = self._clock() - flight.since
+        return outcomes
+
+    def check(self) -> list[str]:
+        """What is wrong with the pool and who holds it, in words; counted, never raised. For idle moments."""
+        faults = self.pool.check(seq.blocks for seq in self._residency.running.values())
+        self._count.failed_checks += bool(faults)
+        return faults
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return not self._live and self._flight is None
+
+    def stats(self) -> EngineStats:
+        """A snapshot for the heartbeat."""
+        running = self._residency.running.values()
+        return EngineStats(
+            steps=self._count.steps,
+            running=len(running),
+            waiting=sum(map(len, self._residency.waiting.values())),
+            blocks_free=self.pool.free,
+            blocks_cached=self.pool.cached,
+            blocks_in_use=self.pool.in_use,
+            wasted_slots=sum(len(s.blocks) * self.pool.block_size - s.computed for s in running),
+            step_seconds=self._count.step_seconds,
+            prefill_tokens=self._count.prefill_tokens,
+            decode_tokens=self._count.decode_tokens,
+            cached_tokens=self._count.cached_tokens,
+            preemptions=self._residency.preemptions,
+            recomputed_tokens=self._count.recomputed_tokens,
+            evictions=self.pool.evictions,
+            failed_checks=self._count.failed_checks,
+        )
+
+    def _refuse_impossible(self, request: Generate) -> None:
+        ids, bias, vocab = request.prompt_ids, request.sampling.logit_bias, self.limits.vocab_size
+        if request.id in self._live:
+            raise invalid("duplicate_request_id", f"request {request.id} is running already")
+        if not ids:
+            raise invalid("empty_prompt", "the prompt has no tokens", param="prompt")
+        if request.sampling.max_tokens is not None and request.sampling.max_tokens < 1:
+            raise invalid("invalid_max_tokens", "max_tokens must be at least 1", param="max_tokens")
+        if len(ids) + 1 > self.context:
+            raise invalid(
+                "context_length_exceeded",
+                f"the prompt has {len(ids)} tokens and at least 1 is to be generated, but the context holds"
+                f" {self.context} tokens",
+                param="prompt",
+            )
+        if min(ids) < 0 or max(ids) >= vocab:
+            wrong = next(i for i in ids if not 0 <= i < vocab)
+            raise invalid("invalid_token_id", f"token id {wrong} is outside the vocabulary of {vocab}", param="prompt")
+        if bias and (min(bias) < 0 or max(bias) >= vocab):
+            wrong = next(i for i in bias if not 0 <= i < vocab)
+            raise invalid(
+                "invalid_logit_bias", f"token id {wrong} is outside the vocabulary of {vocab}", param="logit_bias"
+            )
+
+    def _start(self, seq: Sequence) -> SequenceStart:
+        if seq.hit is None:
+            seq.hit = seq.cached
+            self._count.cached_tokens += seq.cached
+        seq.sent, seq.placed = seq.known, len(seq.blocks)
+        return SequenceStart(
+            seq=seq.number,
+            token_ids=list(seq.token_ids),
+            prompt_len=seq.prompt_len,
+            sampling=seq.sampling,
+            blocks=list(seq.blocks),
+        )
+
+    def _work(self, seq: Sequence, count: int) -> Work:
+        work = Work(
+            seq=seq.number,
+            start=seq.computed,
+            count=count,
+            sample=count == seq.pending,
+            append=seq.token_ids[seq.sent :],
+            blocks=seq.blocks[seq.placed :],
+        )
+        seq.sent, seq.placed = seq.known, len(seq.blocks)
+        return work
+
+    def _tally(self, seq: Sequence, work: Work) -> None:
+        if seq.decoding:
+            self._count.decode_tokens += work.count
+        else:
+            self._count.prefill_tokens += work.count
+        self._count.recomputed_tokens += seq.advance(computed=work.count)
+
+    def _accept(self, seq: Sequence, sampled: Sampled) -> Outcome:
+        """Append what was sampled, up to the token that ends the output."""
+        tokens: list[SampledToken] = []
+        finish: FinishReason | None = None if sampled.error is None else "error"
+        for token in sampled.tokens if finish is None else ():
+            seq.output += 1
+            if token.id in seq.stop_ids and seq.output > seq.sampling.min_tokens:
+                finish = "stop"
+                break
+            tokens.append(token)
+            seq.advance(accepted=(token.id,))
+            if seq.output >= seq.max_output:
+                finish = "length"
+                break
+        assert finish or tokens, "a sampling sequence must get a token or an error"
+        return Outcome(seq.request, tokens, seq.hit or 0, seq.output, finish, sampled.error)
+
+    def _end(self, seq: Sequence) -> None:
+        self._residency.leave(seq)
+        if self._live.get(seq.request) is seq:
+            del self._live[seq.request]
+        now = self._clock()
+        if self._last_finish is not None:
+            self._finish_interval += 0.2 * (now - self._last_finish - self._finish_interval)
+        self._last_finish = now
