@@ -34,7 +34,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of the HTTP side. Sizes in bytes, times in seconds."""
+    """Bounds of the HTTP side. Sizes in bytes, times in seconds.
+
+    body_timeout    longest pause within a body, and before a slow reader is cut off
+    heartbeat       silence in a stream after which a comment is sent
+    engine_silence  how old the engine's last sign of life may be while it still counts as alive
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -47,6 +52,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     body_timeout: float = 30.0
     keep_alive: float = 75.0
     heartbeat: float = 10.0
+    engine_silence: float = 30.0
     shutdown_grace: float = 1.0
 
 

@@ -1,0 +1,155 @@
+"""Events -> chat.completion (whole) or chat.completion.chunk (stream) objects.
+
+The stream is the hot path: everything that stays the same within a response is encoded once, and a chunk is that
+prefix plus the encoded text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stoker.dialects.openai_common import JSON, Head, UsageJson, finish_name
+from stoker.types.chat import ChatRequest, ChoiceDone, Done, Event, TextDelta, TokenLogprob
+from stoker.types.usage import Usage
+
+
+class _Top(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class _Token(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[_Top]
+
+
+class _Logprobs(msgspec.Struct, frozen=True):
+    content: list[_Token]
+    refusal: None = None
+
+
+class _Message(msgspec.Struct, frozen=True):
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    index: int
+    message: _Message
+    logprobs: _Logprobs | None
+    finish_reason: str
+
+
+class _Response(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    system_fingerprint: str
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    choices: list[_Choice]
+    usage: UsageJson
+
+
+def _logprobs(tokens: Sequence[TokenLogprob]) -> _Logprobs:
+    return _Logprobs(
+        [
+            _Token(
+                token.text.decode(errors="replace"),
+                token.logprob,
+                list(token.text),
+                [_Top(text.decode(errors="replace"), logprob, list(text)) for _, text, logprob in token.top],
+            )
+            for token in tokens
+        ]
+    )
+
+
+class ChatStream:
+    """One streamed answer. Each choice opens with its role; usage comes last and only if asked for."""
+
+    end = b"[DONE]"
+
+    def __init__(self, request: ChatRequest, head: Head) -> None:
+        tier = "" if request.service_tier is None else f'"service_tier":"{request.service_tier}",'
+        self._prefix = (
+            f'{{"id":"{head.id}","object":"chat.completion.chunk","created":{head.created},'
+            f'"model":{JSON.encode(head.model).decode()},"system_fingerprint":"{head.fingerprint}",{tier}"choices":['
+        ).encode()
+        self._suffix = b'],"usage":null}' if request.include_usage else b"]}"
+        self._include_usage = request.include_usage
+        self._opened: set[int] = set()
+
+    def push(self, event: Event) -> Sequence[bytes]:
+        match event:
+            case TextDelta():
+                logprobs = JSON.encode(_logprobs(event.logprobs)) if event.logprobs else b"null"
+                delta = b'{"content":%b}' % JSON.encode(event.text)
+                return self._choice(event.index, delta, logprobs, b"null")
+            case ChoiceDone():
+                return self._choice(event.index, b"{}", b"null", b'"%b"' % finish_name(event.reason).encode())
+            case Done():
+                if not self._include_usage:
+                    return ()
+                return (self._prefix + b'],"usage":%b}' % JSON.encode(UsageJson.of(event.usage)),)
+
+    def _choice(self, index: int, delta: bytes, logprobs: bytes, finish: bytes) -> Sequence[bytes]:
+        chunk = self._prefix + (
+            b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (index, delta, logprobs, finish)
+        )
+        chunk += self._suffix
+        if index in self._opened:
+            return (chunk,)
+        self._opened.add(index)
+        return (*self._choice(index, b'{"role":"assistant","content":""}', b"null", b"null"), chunk)
+
+
+class ChatWhole:
+    """One answer in one object."""
+
+    def __init__(self, request: ChatRequest, head: Head) -> None:
+        self._request = request
+        self._head = head
+        self._texts: list[list[str]] = [[] for _ in range(request.n)]
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(request.n)]
+        self._reasons = [""] * request.n
+        self._usage = Usage()
+
+    def push(self, event: Event) -> None:
+        match event:
+            case TextDelta():
+                self._texts[event.index].append(event.text)
+                self._logprobs[event.index].extend(event.logprobs)
+            case ChoiceDone():
+                self._reasons[event.index] = finish_name(event.reason)
+            case Done():
+                self._usage = event.usage
+
+    def finish(self) -> bytes:
+        asked = self._request.sampling.logprobs is not None
+        tier = self._request.service_tier
+        return JSON.encode(
+            _Response(
+                id=self._head.id,
+                created=self._head.created,
+                model=self._head.model,
+                system_fingerprint=self._head.fingerprint,
+                service_tier=msgspec.UNSET if tier is None else tier,
+                choices=[
+                    _Choice(
+                        index,
+                        _Message("".join(self._texts[index])),
+                        _logprobs(self._logprobs[index]) if asked else None,
+                        self._reasons[index],
+                    )
+                    for index in range(self._request.n)
+                ],
+                usage=UsageJson.of(self._usage),
+            )
+        )

@@ -1,0 +1,167 @@
+"""The ASGI application: which route a request belongs to, who sent it, and what becomes of errors.
+
+One structured log line a request, never content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from stoker.config import GatewayConfig, Tenant
+from stoker.dialects.openai_chat import decode_chat
+from stoker.dialects.openai_chat_encode import ChatStream, ChatWhole
+from stoker.dialects.openai_completions import CompletionStream, CompletionWhole, decode_completion
+from stoker.dialects.openai_errors import encode_error, status_of
+from stoker.gateway.asgi import Receive, Scope, Send
+from stoker.gateway.generate import Door, GenerateRoute
+from stoker.gateway.http import ClientGoneError, Exchange
+from stoker.gateway.info import InfoRoutes, not_found
+from stoker.gateway.keys import Keys
+from stoker.gateway.openapi import document
+from stoker.service.pipeline import Service
+from stoker.types.chat import ChatRequest, CompletionRequest
+from stoker.types.errors import ErrorKind, StokerError
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Exchange, str], Awaitable[None]]
+
+CLIENT_GONE = 499  # nginx's number for it; only in logs, nobody is left to read it
+_FAREWELL_SECONDS = 0.25
+
+
+class Gateway:
+    """Callable as an ASGI application. `routes` maps a path to its handler per method; a path ending in `/` stands
+    for everything below it."""
+
+    def __init__(self, service: Service, config: GatewayConfig, tenants: tuple[Tenant, ...]) -> None:
+        self._keys = Keys(tenants)
+        door = Door(config)
+        info = InfoRoutes(service, config, door)
+        chat = GenerateRoute[ChatRequest](
+            service, config, door, prefix="chatcmpl", decode=decode_chat, stream=ChatStream, whole=ChatWhole
+        )
+        completions = GenerateRoute[CompletionRequest](
+            service,
+            config,
+            door,
+            prefix="cmpl",
+            decode=decode_completion,
+            stream=CompletionStream,
+            whole=CompletionWhole,
+        )
+        self._document = msgspec.json.encode(document())
+        self.routes: dict[str, dict[str, Handler]] = {
+            "/": {"GET": info.banner, "HEAD": info.banner},
+            "/openapi.json": {"GET": self._openapi},
+            "/health/live": {"GET": info.live},
+            "/health/ready": {"GET": info.ready},
+            "/v1/models": {"GET": info.models},
+            "/v1/models/": {"GET": info.model},
+            "/v1/chat/completions": {"POST": chat},
+            "/v1/completions": {"POST": completions},
+            "/v1/tokenize": {"POST": info.tokenize},
+            "/v1/detokenize": {"POST": info.detokenize},
+        }
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a key is required, so that others than this host may be let in."""
+        return self._keys.required
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"only HTTP is served, not {scope['type']}")
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._dispatch(exchange)
+        except StokerError as error:
+            await self._fail(exchange, error)
+        except ClientGoneError:
+            exchange.notes["outcome"] = "disconnected"
+            exchange.status = exchange.status or CLIENT_GONE
+        except asyncio.CancelledError:  # the server stops and this took too long; the task ends here anyway
+            exchange.notes["outcome"] = "cut"
+            await self._apologise(exchange)
+        except Exception:
+            log.exception("A request failed by our own fault", extra={"action": "http.fault", "request": exchange.id})
+            await self._fail(exchange, StokerError(ErrorKind.INTERNAL, "internal_error", "An error on our side."))
+        finally:
+            self._log(exchange)
+
+    async def _dispatch(self, exchange: Exchange) -> None:
+        methods, public = self._find(exchange.path)
+        handler = methods.get(exchange.method)
+        if handler is None:
+            allowed = ", ".join(methods).encode()
+            error = StokerError(ErrorKind.INVALID, "method_not_allowed", f"{exchange.path} takes {allowed.decode()}.")
+            exchange.notes["error"] = error.code
+            await exchange.reply(405, encode_error(error), headers=((b"allow", allowed),))
+            return
+        tenant = "" if public else self._keys.identify(exchange)
+        if tenant:
+            exchange.notes["tenant"] = tenant
+        await handler(exchange, tenant)
+
+    def _find(self, path: str) -> tuple[dict[str, Handler], bool]:
+        """(handlers per method, whether it is open to all)"""
+        methods = self.routes.get(path)
+        if methods is None and path.startswith("/v1/models/"):
+            methods = self.routes["/v1/models/"]
+        if methods is None:
+            raise not_found(path)
+        return methods, not path.startswith("/v1/")
+
+    async def _openapi(self, exchange: Exchange, tenant: str) -> None:
+        await exchange.reply(200, self._document)
+
+    async def _fail(self, exchange: Exchange, error: StokerError) -> None:
+        exchange.notes["error"] = error.code
+        if exchange.status:
+            return  # too late for a status; a stream has said so itself, and the server closes the connection
+        headers: list[tuple[bytes, bytes]] = []
+        if error.retry_after is not None:
+            headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+        if error.kind is ErrorKind.AUTH:
+            headers.append((b"www-authenticate", b"Bearer"))
+        await exchange.reply(status_of(error), encode_error(error), headers=tuple(headers))
+
+    async def _apologise(self, exchange: Exchange) -> None:
+        try:
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self._fail(
+                    exchange,
+                    StokerError(
+                        ErrorKind.UNAVAILABLE, "server_stopping", "The server is shutting down.", retry_after=1.0
+                    ),
+                )
+        except TimeoutError:
+            pass  # it does not read; its connection is closed
+
+    def _log(self, exchange: Exchange) -> None:
+        elapsed = round((time.perf_counter() - exchange.began) * 1000, 1)
+        log.info(
+            "%s %s %d",
+            exchange.method,
+            exchange.path[:200],
+            exchange.status,
+            extra={
+                "action": "http.request",
+                "method": exchange.method,
+                "path": exchange.path[:200],
+                "status": exchange.status,
+                "ms": elapsed,
+                "request": exchange.id,
+                **exchange.notes,
+            },
+        )
+
+
+def create_app(service: Service, gateway: GatewayConfig, tenants: tuple[Tenant, ...]) -> Gateway:
+    """The application over one service. With `tenants`, /v1 needs one of their keys."""
+    return Gateway(service, gateway, tenants)

@@ -1,0 +1,149 @@
+"""The routes that generate: body -> request -> service -> stream or whole response, in a dialect's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+
+from stoker.config import GatewayConfig
+from stoker.dialects.openai_common import Head, StreamEncoder, WholeEncoder
+from stoker.gateway.http import SMALL_BODY, BodyBudget, Exchange, check_json_headers, overloaded, parse_object
+from stoker.gateway.sse import EventStream
+from stoker.service.pipeline import Generation, Service
+from stoker.types.chat import ChatRequest, CompletionRequest, Event
+
+T = TypeVar("T")
+R = TypeVar("R", ChatRequest, CompletionRequest)
+
+_SESSION_HEADERS = (b"x-session-affinity", b"x-session-id", b"session-id", b"x-claude-code-session-id")
+_MAX_SESSION = 256
+
+
+def session_of(exchange: Exchange) -> str | None:
+    """The client's session id from its headers, the most specific first."""
+    for name in _SESSION_HEADERS:
+        value = exchange.header(name)
+        if value:
+            return value[:_MAX_SESSION]
+    return None
+
+
+class Door:
+    """Lets at most so many requests and bytes in at a time, and turns bodies into values off the event loop."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._budget = BodyBudget(8 * config.max_body)
+        self._free = config.max_in_flight
+
+    async def __aenter__(self) -> None:
+        if self._free == 0:
+            raise overloaded("Too many requests at once.")
+        self._free -= 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free += 1
+
+    async def read(self, exchange: Exchange, decode: Callable[[dict[str, Any]], T]) -> T:
+        """The body through `decode`. Raises StokerError and ClientGoneError."""
+        check_json_headers(exchange)
+        body = await exchange.body(self._config.max_body, self._config.body_timeout, self._budget)
+        if len(body) <= SMALL_BODY:
+            return decode(parse_object(body))
+        return await asyncio.to_thread(lambda: decode(parse_object(body)))
+
+
+class GenerateRoute(Generic[R]):
+    """One dialect's way of asking for output."""
+
+    def __init__(
+        self,
+        service: Service,
+        config: GatewayConfig,
+        door: Door,
+        *,
+        prefix: str,
+        decode: Callable[..., R],
+        stream: Callable[[R, Head], StreamEncoder],
+        whole: Callable[[R, Head], WholeEncoder],
+    ) -> None:
+        self._service = service
+        self._config = config
+        self._door = door
+        self._prefix = prefix
+        self._decode = decode
+        self._stream = stream
+        self._whole = whole
+
+    async def __call__(self, exchange: Exchange, tenant: str) -> None:
+        async with self._door:
+            session = session_of(exchange)
+            request = await self._door.read(exchange, lambda body: self._decode(body, session=session))
+            head = Head(
+                id=f"{self._prefix}-{secrets.token_hex(12)}",
+                created=int(time.time()),
+                model=self._service.name,
+                fingerprint=f"fp_{self._service.info.fingerprint[:16]}",
+            )
+            exchange.notes |= {"id": head.id, "session": request.session, "lane": request.lane.name.lower()}
+            run = _Run(self._service, self._config, exchange, request, tenant, head)
+            try:
+                if request.stream:
+                    await run.stream(self._stream(request, head))
+                else:
+                    await run.whole(self._whole(request, head))
+            finally:
+                run.note_usage()
+
+
+class _Run:
+    """One request on its way. The client is watched from the first moment, also while its prompt is rendered."""
+
+    def __init__(
+        self,
+        service: Service,
+        config: GatewayConfig,
+        exchange: Exchange,
+        request: ChatRequest | CompletionRequest,
+        tenant: str,
+        head: Head,
+    ) -> None:
+        self._service = service
+        self._config = config
+        self._exchange = exchange
+        self._request = request
+        self._tenant = tenant
+        self._head = head
+        self._generation: Generation | None = None
+
+    async def events(self) -> AsyncGenerator[Event]:
+        self._generation = await self._service.start(self._request, tenant=self._tenant, request_id=self._head.id)
+        async with aclosing(self._generation.events()) as events:
+            async for event in events:
+                yield event
+
+    async def stream(self, encoder: StreamEncoder) -> None:
+        out = EventStream(self._exchange, encoder, heartbeat=self._config.heartbeat, stall=self._config.body_timeout)
+        await out.run(self.events())
+
+    async def whole(self, encoder: WholeEncoder) -> None:
+        async def collect() -> None:
+            async with aclosing(self.events()) as events:
+                async for event in events:
+                    encoder.push(event)
+
+        await self._exchange.attend(collect())
+        await self._exchange.reply(200, encoder.finish())
+
+    def note_usage(self) -> None:
+        if self._generation is not None:
+            usage = self._generation.usage
+            self._exchange.notes |= {
+                "tokens_in": usage.input,
+                "tokens_cached": usage.input_cached,
+                "tokens_out": usage.output,
+            }

@@ -1,0 +1,91 @@
+"""A stream of server-sent events: framing, heartbeats, and an end that the client can tell from a break."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from stoker.dialects.openai_common import StreamEncoder
+from stoker.dialects.openai_errors import encode_error
+from stoker.gateway.http import ClientGoneError, Exchange
+from stoker.types.chat import Event
+from stoker.types.errors import ErrorKind, StokerError
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold events back
+]
+_COMMENT = b": keep-alive\n\n"
+_FAREWELL_SECONDS = 0.25
+
+
+def frame(data: bytes) -> bytes:
+    """One event. `data` is JSON, so it has no line breaks."""
+    return b"data: " + data + b"\n\n"
+
+
+class EventStream:
+    """Sends the events of one request.
+
+    Nothing is sent before the first event or heartbeat, so an early error still gets its own HTTP status; later ones
+    become an error event, after which the stream ends. `stall` seconds without the client taking bytes end it too.
+    """
+
+    def __init__(self, exchange: Exchange, encoder: StreamEncoder, *, heartbeat: float, stall: float) -> None:
+        self._exchange = exchange
+        self._encoder = encoder
+        self._heartbeat = heartbeat
+        self._stall = stall
+        self._lock = asyncio.Lock()
+        self._last = time.monotonic()
+        self._ended = False
+
+    async def run(self, events: AsyncGenerator[Event]) -> None:
+        """Send everything. Raises ClientGoneError, and StokerError if it failed before the first byte."""
+        await self._exchange.attend(self._pump(events), every=self._heartbeat / 2, tick=self._beat)
+
+    async def _pump(self, events: AsyncGenerator[Event]) -> None:
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    data = b"".join(map(frame, self._encoder.push(event)))
+                    if data:
+                        await self._write(data)
+            await self._write(frame(self._encoder.end), last=True)
+        except StokerError as error:
+            await self._break(error)
+        except asyncio.CancelledError:  # the client left, or the server stops: for the latter, say so
+            if self._exchange.status:
+                await self._break(StokerError(ErrorKind.UNAVAILABLE, "server_stopping", "The server is shutting down."))
+            raise
+
+    async def _break(self, error: StokerError) -> None:
+        if not self._exchange.status:
+            raise error
+        self._exchange.notes["error"] = error.code
+        try:
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self._write(frame(encode_error(error)), last=True)
+        except (TimeoutError, ClientGoneError):
+            pass  # it does not read any more; the connection is closed under it
+
+    async def _beat(self) -> None:
+        if time.monotonic() - self._last >= self._heartbeat and not self._lock.locked():
+            await self._write(_COMMENT)
+
+    async def _write(self, data: bytes, *, last: bool = False) -> None:
+        async with self._lock:
+            if self._ended:
+                return
+            self._ended = last
+            try:
+                async with asyncio.timeout(self._stall):
+                    if not self._exchange.status:
+                        await self._exchange.begin(200, list(_HEADERS))
+                    await self._exchange.write(data, more=not last)
+            except TimeoutError:
+                raise ClientGoneError from None
+            self._last = time.monotonic()

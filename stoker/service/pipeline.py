@@ -1,0 +1,250 @@
+"""The one request pipeline: render -> count -> generate -> text, stop strings, log-probabilities -> one Usage.
+
+Gateway and batch both call it. Owns no HTTP and no JSON; asks `Backend` for tokens and closes what it opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import TypeVar
+
+import msgspec
+
+from stoker.fleet.backend import Backend, Down, Starting
+from stoker.models.info import ModelInfo
+from stoker.service.choice import Choice
+from stoker.service.merge import merge
+from stoker.service.text import Text
+from stoker.types.chat import ChatRequest, CompletionRequest, Done, Event, TextDelta
+from stoker.types.errors import ErrorKind, StokerError, invalid
+from stoker.types.sampling import SamplingParams
+from stoker.types.usage import Usage
+from stoker.types.wire import Generate, Ready
+
+T = TypeVar("T")
+
+TEXT_THREADS = 2
+
+
+class Service:
+    """One model behind one backend. `name` is what clients call the model. Lives in one event loop."""
+
+    def __init__(self, text: Text, info: ModelInfo, backend: Backend, *, name: str | None = None) -> None:
+        self.name = name or info.name
+        self.info = info
+        self.backend = backend
+        self._text = text
+        self._longest_token = max(len(text.token_bytes(token)) for token in range(text.vocab_size))
+        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+
+    def close(self) -> None:
+        """Let the text threads go. Requests still waiting for one are cancelled."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def context(self) -> int:
+        """Longest prompt + output in tokens: the engine's, or the model's own until the engine is ready."""
+        state = self.backend.state
+        return state.context if isinstance(state, Ready) else self.info.context
+
+    async def start(self, request: ChatRequest | CompletionRequest, *, tenant: str, request_id: str) -> Generation:
+        """Render, count and check a request; nothing is generated before its events are read.
+
+        `tenant` comes from the caller's key and decides who may share this prompt's cache. Raises StokerError.
+        """
+        self.check_model(request.model)
+        self._check_ready()
+        prompts = await self.tokenize(request)
+        for position, ids in enumerate(prompts):
+            self._check_length(len(ids), at_least=False, param=_param(request, position))
+        return Generation(request, prompts, self._text, self.backend, self.context, tenant, request_id)
+
+    async def tokenize(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
+        """The prompt of a chat, or each prompt of a completion, as token ids; in a thread of the text pool."""
+        return await self._in_thread(lambda: self._encode(request))
+
+    async def decode(self, ids: tuple[int, ...]) -> str:
+        """Token ids as text, special tokens included. Raises StokerError for ids outside the vocabulary."""
+        self._check_ids(ids, "tokens")
+        return await self._in_thread(lambda: self._text.decode(ids))
+
+    def check_model(self, model: str) -> None:
+        """Raise NOT_FOUND unless `model` is served here."""
+        if model != self.name:
+            raise StokerError(
+                ErrorKind.NOT_FOUND,
+                "model_not_found",
+                f"There is no model '{model[:64]}' here; '{self.name}' is served.",
+                param="model",
+            )
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _check_ready(self) -> None:
+        match self.backend.state:
+            case Ready():
+                return
+            case Starting(stage=stage, fraction=fraction):
+                message = f"The engine is starting: {stage}, {fraction:.0%}."
+            case Down(reason=reason):
+                message = f"The engine is down: {reason}"
+        raise StokerError(ErrorKind.UNAVAILABLE, "engine_unavailable", message, retry_after=2.0)
+
+    def _encode(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
+        for token in request.sampling.logit_bias:
+            self._check_ids((token,), "logit_bias")
+        if isinstance(request, ChatRequest):
+            self._check_chars(sum(len(message.content or "") for message in request.messages), "messages")
+            try:
+                return [self._text.render(request)]
+            except RecursionError:
+                raise invalid(
+                    "invalid_value", "The messages or tools are nested too deeply.", param="messages"
+                ) from None
+        return [self._encode_prompt(request, position) for position in range(len(request.prompts))]
+
+    def _encode_prompt(self, request: CompletionRequest, position: int) -> list[int]:
+        prompt = request.prompts[position]
+        param = _param(request, position)
+        if isinstance(prompt, str):
+            self._check_chars(len(prompt), param)
+            ids = self._text.encode(prompt)
+        else:
+            self._check_length(len(prompt), at_least=False, param=param)
+            self._check_ids(prompt, param)
+            ids = list(prompt)
+        if not ids:
+            raise invalid("empty_prompt", "The prompt has no tokens.", param=param)
+        return ids
+
+    def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
+        if ids and not (min(ids) >= 0 and max(ids) < self._text.vocab_size):
+            raise invalid(
+                "invalid_value",
+                f"'{param}' has a token id outside the vocabulary of {self._text.vocab_size}.",
+                param=param,
+            )
+
+    def _check_chars(self, chars: int, param: str) -> None:
+        """Refuse before tokenizing what cannot fit even if every token were the longest there is."""
+        self._check_length(chars // self._longest_token, at_least=True, param=param)
+
+    def _check_length(self, tokens: int, *, at_least: bool, param: str) -> None:
+        if tokens >= self.context:
+            raise invalid(
+                "context_length_exceeded",
+                f"The prompt has {'at least ' if at_least else ''}{tokens} tokens; the context is {self.context} "
+                "tokens and must hold at least one token of output too.",
+                param=param,
+            )
+
+
+def _param(request: ChatRequest | CompletionRequest, position: int) -> str:
+    if isinstance(request, ChatRequest):
+        return "messages"
+    return "prompt" if len(request.prompts) == 1 else f"prompt[{position}]"
+
+
+def _wrap(seed: int) -> int:
+    """Into 64 bits with sign."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+class Generation:
+    """One admitted request: `prompts` x `n` choices. `usage` is right at any moment, also after an abort.
+
+    Choice i continues prompt i // n. The first choice of a prompt goes ahead; the others start with its first token,
+    when the engine has the prompt in its prefix cache.
+    """
+
+    def __init__(
+        self,
+        request: ChatRequest | CompletionRequest,
+        prompts: list[list[int]],
+        text: Text,
+        backend: Backend,
+        context: int,
+        tenant: str,
+        request_id: str,
+    ) -> None:
+        self.request = request
+        self.prompts = prompts
+        self._text = text
+        self._backend = backend
+        self._context = context
+        self._domain = f"tenant:{tenant}"
+        self._id = request_id
+        self._choices = [
+            Choice(
+                index,
+                text.detokenizer(),
+                text.token_bytes,
+                request.stop,
+                logprobs=request.sampling.logprobs is not None,
+            )
+            for index in range(len(prompts) * request.n)
+        ]
+        self._ahead = [asyncio.Event() for _ in prompts]
+
+    @property
+    def usage(self) -> Usage:
+        """Each prompt counted once, however many choices continue it; its cached part is the first choice's.
+        A prompt that gave no token yet counts nothing: it may still be queued."""
+        begun = [which for which, ahead in enumerate(self._ahead) if ahead.is_set()]
+        prompt = sum(len(self.prompts[which]) for which in begun)
+        cached = sum(min(self._choices[which * self.request.n].cached, len(self.prompts[which])) for which in begun)
+        return Usage(
+            input_uncached=prompt - cached,
+            input_cached=cached,
+            output_text=sum(choice.output for choice in self._choices),
+        )
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """All events, `Done` last. Closing it early aborts what still runs in the engine."""
+        sources = [self._run(choice) for choice in self._choices]
+        source = sources[0] if len(sources) == 1 else merge(sources)
+        async with aclosing(source):
+            async for event in source:
+                yield event
+        yield Done(usage=self.usage)
+
+    async def _run(self, choice: Choice) -> AsyncGenerator[Event]:
+        which, turn = divmod(choice.index, self.request.n)
+        ids = self.prompts[which]
+        ahead = self._ahead[which]
+        if turn:
+            await ahead.wait()
+        if isinstance(self.request, CompletionRequest) and self.request.echo:
+            prompt = self.request.prompts[which]
+            yield TextDelta(index=choice.index, text=prompt if isinstance(prompt, str) else self._text.decode(prompt))
+        generate = Generate(
+            id=f"{self._id}/{choice.index}",
+            prompt_ids=ids,
+            sampling=self._sampling(len(ids), turn),
+            lane=self.request.lane,
+            domain=self._domain,
+        )
+        async with aclosing(self._backend.generate(generate)) as steps:
+            async for progress in steps:
+                ahead.set()
+                for event in choice.push(progress):
+                    yield event
+                if choice.done:
+                    return
+        raise StokerError(ErrorKind.INTERNAL, "engine_protocol", "The engine ended the output without a reason.")
+
+    def _sampling(self, prompt_len: int, turn: int) -> SamplingParams:
+        """The client's sampling with what only this side knows: what fits, what ends the output, a seed per choice."""
+        asked = self.request.sampling
+        fits = self._context - prompt_len
+        return msgspec.structs.replace(
+            asked,
+            max_tokens=fits if asked.max_tokens is None else min(asked.max_tokens, fits),
+            min_tokens=min(asked.min_tokens, fits),
+            stop_ids=asked.stop_ids if asked.ignore_eos else tuple({*asked.stop_ids, *self._text.eos_ids}),
+            seed=None if asked.seed is None else _wrap(asked.seed + turn),
+        )

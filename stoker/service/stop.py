@@ -1,0 +1,62 @@
+"""Where output ends because of a stop string, whatever the borders of the pieces it arrives in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def _failure(pattern: str) -> list[int]:
+    """Knuth-Morris-Pratt: for each prefix of `pattern`, its longest proper prefix that is also its suffix."""
+    table = [0] * len(pattern)
+    matched = 0
+    for i in range(1, len(pattern)):
+        while matched and pattern[i] != pattern[matched]:
+            matched = table[matched - 1]
+        if pattern[i] == pattern[matched]:
+            matched += 1
+        table[i] = matched
+    return table
+
+
+class StopMatcher:
+    """Holds back only text that could still turn out to be the start of a stop string.
+
+    Output ends at the first character that completes any stop string; if several end there, the longest counts.
+    So the result depends on the text alone and never on how it was cut into pieces. One automaton per stop string
+    keeps the cost per character constant, however long the strings are.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._patterns = [(stop, _failure(stop)) for stop in stops if stop]
+        self._states = [0] * len(self._patterns)
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """More output -> (what is now certain to be before any stop string, whether a stop string is complete)."""
+        if not self._patterns:
+            return text, False
+        states = self._states
+        for position, char in enumerate(text):
+            longest = 0
+            for which, (pattern, failure) in enumerate(self._patterns):
+                state = states[which]
+                while state and pattern[state] != char:
+                    state = failure[state - 1]
+                if pattern[state] == char:
+                    state += 1
+                states[which] = state
+                if state == len(pattern):
+                    longest = max(longest, state)
+            if longest:
+                seen = self._held + text[: position + 1]
+                self._held = ""
+                return seen[: len(seen) - longest], True
+        seen = self._held + text
+        hold = max(states)
+        self._held = seen[len(seen) - hold :]
+        return seen[: len(seen) - hold], False
+
+    def finish(self) -> str:
+        """The output ended by itself: what was held back belongs to it."""
+        held, self._held = self._held, ""
+        return held

@@ -1,0 +1,130 @@
+"""A model that is its own tokenizer (one token a byte) and an engine that does what a script says."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+from stoker.fleet.backend import State
+from stoker.models.info import ModelInfo
+from stoker.types.chat import ChatRequest
+from stoker.types.wire import EngineStats, Generate, Progress, Ready, SampledToken
+
+EOS = 256
+VOCAB = 258
+
+
+INFO = ModelInfo(
+    name="fake", architecture="fake", context=4096, vocab_size=VOCAB, eos_ids=(EOS,), fingerprint="0123456789abcdef"
+)
+
+
+class FakeDetokenizer:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        return self._decoder.decode(bytes(token for token in ids if token < 256))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class FakeText:
+    vocab_size = VOCAB
+    eos_ids = frozenset({EOS})
+
+    def __init__(self) -> None:
+        self.rendered: list[ChatRequest] = []
+
+    def render(self, request: ChatRequest) -> list[int]:
+        self.rendered.append(request)
+        return self.encode("".join(f"{m.role}:{m.content}\n" for m in request.messages))
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(token for token in ids if token < 256).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b"<eos>" if token_id == EOS else b""
+
+    def detokenizer(self, *, skip_special: bool = True) -> FakeDetokenizer:
+        return FakeDetokenizer()
+
+
+# one act of a script: tokens to give (bytes or ids), a pause in seconds, an error to raise, or the end
+Act = bytes | list[int] | float | Exception | str
+
+
+def say(text: str, *, size: int = 1, pause: float = 0.0, finish: str = "stop") -> list[Act]:
+    """A script that gives `text` in pieces of `size` bytes and ends."""
+    data = text.encode()
+    acts: list[Act] = []
+    for start in range(0, len(data), size):
+        if pause:
+            acts.append(pause)
+        acts.append(data[start : start + size])
+    return [*acts, finish]
+
+
+class FakeBackend:
+    """`script(request)` tells what each request does. `open` are requests being generated now."""
+
+    def __init__(self, script: Callable[[Generate], Iterable[Act]] | None = None, *, context: int = 4096) -> None:
+        self.script = script or (lambda _: say("Hello there."))
+        self.state: State = Ready(
+            context=context, kv_tokens=1 << 20, block_size=16, dtype="float32", device="cpu", load_seconds=0.1
+        )
+        self.stats: EngineStats | None = None
+        self.heartbeat_age = 0.0
+        self.cached = 0
+        self.requests: list[Generate] = []
+        self.open: set[str] = set()
+        self.aborted: list[str] = []
+        self.changed = asyncio.Event()
+
+    async def generate(self, request: Generate) -> AsyncGenerator[Progress]:
+        self.requests.append(request)
+        self.open.add(request.id)
+        self._tell()
+        ended = False
+        output = 0
+        try:
+            for act in self.script(request):
+                match act:
+                    case float():
+                        await asyncio.sleep(act)
+                    case Exception():
+                        ended = True
+                        raise act
+                    case str():
+                        ended = True
+                        yield Progress(id=request.id, cached=self.cached, output=output, finish=act)
+                    case _:
+                        tokens = [self._token(token, request) for token in act]
+                        output += len(tokens)
+                        yield Progress(id=request.id, tokens=tokens, cached=self.cached, output=output)
+        finally:
+            if not ended:
+                self.aborted.append(request.id)
+            self.open.discard(request.id)
+            self._tell()
+
+    def _token(self, token: int, request: Generate) -> SampledToken:
+        if request.sampling.logprobs is None:
+            return SampledToken(id=token)
+        top = [((token + shift) % 256, -0.5 - shift) for shift in range(request.sampling.logprobs)]
+        return SampledToken(id=token, logprob=-0.5, top=top)
+
+    def _tell(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def until(self, holds: Callable[[], bool], within: float = 5.0) -> None:
+        """Wait until something about the open requests holds."""
+        async with asyncio.timeout(within):
+            while not holds():
+                await self.changed.wait()
