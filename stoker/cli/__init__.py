@@ -8,12 +8,13 @@ import sys
 import typer
 from typer.exceptions import Abort, TyperException
 
-from stoker.cli import version
+from stoker.cli import chat, version
 from stoker.cli.output import fail
 
 EXAMPLES = """
 [bold]Examples[/]
 
+  stoker chat                    talk to it in this terminal
   stoker version                 which Stoker, Python and platform this is
 """
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(epilog=chat.EXAMPLES)(chat.chat)
 app.command(epilog=version.EXAMPLES)(version.version)
 
 
