@@ -1,0 +1,1 @@
+"""One module per family of models: a configuration, and the graph of kernels it describes."""

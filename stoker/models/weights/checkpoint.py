@@ -1,0 +1,107 @@
+"""What a graph loads its weights from: tensors by their Hugging Face names, checked, converted and fused.
+
+A `Source` reads one file format. `Checkpoint` asks it for tensors and accounts for them, so that a tensor that is
+missing, has another shape or is left over is an error that names it, never a model that answers nonsense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from stoker.kernels.linear import INT4_GROUP, Int4, Weight
+from stoker.models.source import ModelError
+
+
+class Codes(NamedTuple):
+    """A matrix held as 4-bit numbers: codes uint8 [out, in] in 0..15, scale and minimum float32 [out, in / 32],
+    value = code * scale + minimum."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    minimum: torch.Tensor
+
+
+class Source(Protocol):
+    """The tensors of one checkpoint. `where` names it in messages."""
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def names(self) -> frozenset[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """The values on the CPU, of `shape(name)`. Raises ModelError for a storage type it cannot read."""
+        ...
+
+    def codes(self, name: str) -> Codes | None:
+        """The same values as 4-bit codes, where the checkpoint stores them so."""
+        ...
+
+
+class Checkpoint:
+    """Gives each tensor of `source` once, in `dtype` on `device`, and reports progress as (stage, fraction)."""
+
+    def __init__(
+        self, source: Source, dtype: torch.dtype, device: torch.device, progress: Callable[[str, float], None]
+    ) -> None:
+        self.dtype = dtype
+        self.device = device
+        self._source = source
+        self._progress = progress
+        self._left = set(source.names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._source.names
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
+        """One tensor as it is stored, in another dtype than the checkpoint's if asked."""
+        self._claim(name, shape)
+        return self._source.dense(name, dtype or self.dtype).to(self.device)
+
+    def linear(self, names: Sequence[str], rows: Sequence[int], columns: int, *, bias: bool = False) -> Weight:
+        """The matrices `name.weight` [rows_i, columns] one above another as one weight, with their biases."""
+        for name, count in zip(names, rows, strict=True):
+            self._claim(f"{name}.weight", (count, columns))
+        weights = [f"{name}.weight" for name in names]
+        dense = _joined([self._source.dense(name, self.dtype) for name in weights]).to(self.device)
+        biases = [self.tensor(f"{n}.bias", (count,)) for n, count in zip(names, rows, strict=True)] if bias else []
+        return Weight(dense, _joined(biases) if bias else None, self._int4(weights, columns))
+
+    def finish(self) -> None:
+        """Raises ModelError if tensors are left that nothing asked for."""
+        if self._left:
+            some = ", ".join(sorted(self._left)[:3])
+            raise ModelError(
+                f"{self._source.where} holds {len(self._left)} tensors that this model's graph does not use ({some}): "
+                "the configuration does not describe these weights"
+            )
+
+    def _claim(self, name: str, shape: tuple[int, ...]) -> None:
+        if name not in self._source.names:
+            raise ModelError(f"{self._source.where} lacks the tensor {name}")
+        found = self._source.shape(name)
+        if found != shape:
+            raise ModelError(
+                f"{self._source.where}: the tensor {name} has shape {list(found)}, the configuration says {list(shape)}"
+            )
+        self._left.discard(name)
+        self._progress("loading weights", 1 - len(self._left) / len(self._source.names))
+
+    def _int4(self, names: list[str], columns: int) -> Int4 | None:
+        if self.dtype != torch.bfloat16 or self.device.type != "cpu" or columns % INT4_GROUP:
+            return None
+        parts = [codes for codes in map(self._source.codes, names) if codes is not None]
+        if len(parts) < len(names):
+            return None
+        codes, scale, minimum = (_joined(list(column)) for column in zip(*parts, strict=True))
+        return Int4.pack(codes, scale, minimum)
+
+
+def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
