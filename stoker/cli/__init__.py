@@ -8,13 +8,14 @@ import sys
 import typer
 from typer.exceptions import Abort, TyperException
 
-from stoker.cli import chat, version
+from stoker.cli import chat, doctor, version
 from stoker.cli.output import fail
 
 EXAMPLES = """
 [bold]Examples[/]
 
   stoker chat                    talk to it in this terminal
+  stoker doctor                  what this host can do
   stoker version                 which Stoker, Python and platform this is
 """
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog=chat.EXAMPLES)(chat.chat)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=version.EXAMPLES)(version.version)
 
 
