@@ -46,7 +46,8 @@ class _Chunk(msgspec.Struct):
 
 
 class Client:
-    """Use as `async with`. One connection pool without limit, so 32 requests really run at once."""
+    """Use as `async with`. A connection for each request: any number runs at once, and no server's way of ending
+    kept connections plays a part."""
 
     def __init__(self, base: str, model: str, extra: dict[str, Any] | None = None) -> None:
         self._base = base
@@ -55,7 +56,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS),
             read_bufsize=MAX_EVENT,
         )

@@ -56,7 +56,7 @@ async def measure(peer: Peer, report: Report, sizes: Sizes, prompts: Prompts, fo
     except (BenchError, TimeoutError) as error:
         message = str(error) or f"a workload took longer than {WORK_SECONDS:.0f} s"
         report.fail(peer.name, message)
-        console.print(f"  failed: {message}", style="red", markup=False)
+        console.print(f"  failed: {message}", style="red", markup=False, soft_wrap=True)
 
 
 def _keep(report: Report, peer: str, values: dict[str, float]) -> None:
@@ -150,8 +150,10 @@ def main(arguments: list[str] | None = None) -> int:
     out = Console()
     out.print(table(report))
     for note in notes(report):
-        out.print(note, markup=False, highlight=False)
-    out.print(report.figure, style="bold green" if report.ok else "bold red", markup=False, highlight=False)
+        out.print(note, markup=False, highlight=False, soft_wrap=True)
+    out.print(
+        report.figure, style="bold green" if report.ok else "bold red", markup=False, highlight=False, soft_wrap=True
+    )
     return 0 if report.ok else 1
 
 
