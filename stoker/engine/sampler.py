@@ -7,7 +7,7 @@ at what the ones before it left. Logprobs are those of the raw logits, before al
 Randomness is counter-based: u = H(seed, position of the output token), then the inverse of the row's own cumulative
 distribution in order of token id. Nothing is carried from step to step and nothing comes from other rows, so the same
 logits and seed give the same token whatever the batch, and a preempted sequence goes on as if nothing had happened.
-Ties are kept in order of token id. Sums run in float64, so rounding differs too little to be met.
+Ties are kept in order of token id, and sums are formed in an order that does not depend on the batch.
 
 Only rows that ask for something pay for it: a batch of plain greedy rows is one argmax.
 """
@@ -25,8 +25,9 @@ import torch
 from stoker.types.sampling import SamplingParams
 from stoker.types.wire import SampledToken
 
-_TOP = 512  # largest values looked at before a full sort: enough for nearly every top_p in practice
-_RUN = 256  # token ids per partial sum of the cumulative distribution
+_BEST = 128  # largest logits looked at first; enough for nearly every top_k and top_p in practice
+_WIDER = 32  # and so many times more where they do not suffice
+_RUN = 128  # token ids per partial sum of the cumulative distribution; a power of two
 _COLDEST = 1e-30  # temperatures below it are 0 in float32; the result is the same long before
 
 
@@ -81,20 +82,16 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> list[SampledToke
     """
     if not rows:
         return []
-    edited = [i for i, row in enumerate(rows) if row.edited]
-    drawn = [i for i, row in enumerate(rows) if row.params.temperature > 0]
-    scored = logits
-    if edited:
-        scored = logits.clone()
-        scored[edited] = _edit(logits[edited], [rows[i] for i in edited])
-    peak, chosen = scored.max(dim=-1)
+    scored = _edited(logits, rows) if any(row.edited for row in rows) else logits
+    peak, best = scored.max(dim=-1)
     # A sum is finite only if all its terms are: float32 holds the sum of any sane vocabulary of logits.
-    sane = torch.isfinite(logits.sum(dim=-1)).tolist()
-    possible = torch.isfinite(peak).tolist()
-    ids: list[int] = chosen.tolist()
-    drawn = [i for i in drawn if sane[i] and possible[i]]
+    sane: list[bool] = torch.isfinite(logits.sum(dim=-1)).tolist()
+    possible: list[bool] = torch.isfinite(peak).tolist()
+    ids: list[int] = best.tolist()
+    drawn = [i for i, row in enumerate(rows) if row.params.temperature > 0 and sane[i] and possible[i]]
     if drawn:
-        for i, token in zip(drawn, _draw(scored[drawn], [rows[i] for i in drawn]), strict=True):
+        tokens = _draw(_pick(scored, drawn), _pick(peak, drawn), [rows[i] for i in drawn])
+        for i, token in zip(drawn, tokens, strict=True):
             ids[i] = token
     out: list[SampledToken | str] = []
     for i, token in enumerate(ids):
@@ -106,101 +103,132 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> list[SampledToke
             out.append(SampledToken(token))
     wanting = [i for i, row in enumerate(rows) if row.params.logprobs is not None and isinstance(out[i], SampledToken)]
     if wanting:
-        scores = _logprobs(logits[wanting], [ids[i] for i in wanting], [rows[i].params.logprobs or 0 for i in wanting])
-        for i, token in zip(wanting, scores, strict=True):
+        counts = [rows[i].params.logprobs or 0 for i in wanting]
+        for i, token in zip(wanting, _logprobs(_pick(logits, wanting), [ids[i] for i in wanting], counts), strict=True):
             out[i] = token
     return out
 
 
-def _edit(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> torch.Tensor:
-    """Bias, penalties and forbidden ids on logits [R, V], which may be changed. Work is in the ids named, not in V."""
-    vocab = logits.shape[1]
+def _edited(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> torch.Tensor:
+    """A copy of logits [N, V] with bias, penalties and forbidden ids. Beside the copy the work is in the ids named."""
+    vocab, device, dtype = logits.shape[1], logits.device, logits.dtype
+    flat = logits.flatten().clone()
 
-    def cells(named: Callable[[SamplerRow], Iterable[tuple[int, float]]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(flat indices into logits, values) of all (id, value) that `named` gives for the rows."""
+    def add(named: Callable[[SamplerRow], Iterable[tuple[int, float]]]) -> None:
+        """Add the (id, value) that `named` gives for each row."""
         found = [(r * vocab + i, value) for r, row in enumerate(rows) for i, value in named(row) if 0 <= i < vocab]
-        flat = torch.tensor([at for at, _ in found], dtype=torch.int64, device=logits.device)
-        return flat, torch.tensor([value for _, value in found], dtype=logits.dtype, device=logits.device)
+        if found:
+            at, values = zip(*found, strict=True)
+            flat.index_add_(0, torch.tensor(at, device=device), torch.tensor(values, dtype=dtype, device=device))
 
-    def penalties(row: SamplerRow) -> Iterable[tuple[int, float]]:
+    def counted(row: SamplerRow) -> Iterable[tuple[int, float]]:
         presence, frequency = row.params.presence_penalty, row.params.frequency_penalty
         return ((i, -presence - frequency * count) for i, count in row.counts.items())
 
-    flat = logits.view(-1)
-    flat.index_add_(0, *cells(lambda row: row.params.logit_bias.items()))
-    if any(row.repeated for row in rows):
-        seen = [row.seen[row.seen < vocab] for row in rows]
-        at = torch.cat([ids + r * vocab for r, ids in enumerate(seen)]).to(logits.device)
-        lengths = torch.tensor([len(ids) for ids in seen])
-        factor = _column([row.params.repetition_penalty for row in rows], lengths)[:, 0].repeat_interleave(lengths)
-        factor = factor.to(logits.device, logits.dtype)
-        value = flat[at]
-        flat[at] = torch.where(value > 0, value / factor, value * factor)
-    flat.index_add_(0, *cells(penalties))
-    flat.index_add_(0, *cells(lambda row: ((i, -math.inf) for i in row.forbidden)))
-    return logits
+    add(lambda row: row.params.logit_bias.items())
+    for r, row in enumerate(rows):
+        if row.repeated:
+            at = (row.seen[row.seen < vocab] + r * vocab).to(device)
+            value, penalty = flat[at], row.params.repetition_penalty
+            flat[at] = torch.where(value > 0, value / penalty, value * penalty)
+    add(counted)
+    add(lambda row: ((i, -math.inf) for i in row.forbidden))
+    return flat.view_as(logits)
 
 
-def _draw(scored: torch.Tensor, rows: Sequence[SamplerRow]) -> list[int]:
-    """One token per row of edited logits [R, V], by temperature, top_k, top_p and min_p. Changes `scored`."""
+def _draw(scored: torch.Tensor, peak: torch.Tensor, rows: Sequence[SamplerRow]) -> list[int]:
+    """One token per row of edited logits [R, V], of which peak [R] are the largest."""
     params = [row.params for row in rows]
     # The largest becomes 0 before the division, so no temperature above 0 can overflow.
-    scored -= scored.amax(dim=-1, keepdim=True)
-    scored /= _column([max(p.temperature, _COLDEST) for p in params], scored).to(scored.dtype)
-    weights = scored.exp()
-    cut = [r for r, p in enumerate(params) if p.top_k > 0 or p.top_p < 1 or p.min_p > 0]
-    if cut:
-        kept = [params[r] for r in cut]
-        weights[cut] = _truncate(weights[cut], kept)
+    scaled = scored - peak.unsqueeze(1)
+    if any(p.temperature != 1 for p in params):
+        scaled /= _column([max(p.temperature, _COLDEST) for p in params], scaled).to(scaled.dtype)
     uniform = torch.tensor([row.uniform() for row in rows], dtype=torch.float64, device=scored.device)
-    return _invert(weights, uniform).tolist()
+    cut = [r for r, p in enumerate(params) if p.top_k > 0 or p.top_p < 1 or p.min_p > 0]
+    whole = [r for r in range(len(rows)) if r not in set(cut)]
+    tokens = [0] * len(rows)
+    if whole:
+        for r, token in zip(whole, _invert(_pick(scaled, whole).exp(), _pick(uniform, whole)).tolist(), strict=True):
+            tokens[r] = token
+    if cut:
+        drawn = _draw_best(_pick(scaled, cut), [params[r] for r in cut], _pick(uniform, cut), _BEST)
+        for r, token in zip(cut, drawn.tolist(), strict=True):
+            tokens[r] = token
+    return tokens
 
 
-def _truncate(weights: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """Zero all but the best tokens of weights [R, V], whose largest is 1. Each of the three filters says how many of
-    the best may stay, so it is enough to know the largest values and to keep the smallest number."""
-    vocab = weights.shape[1]
-    best = weights.topk(min(vocab, _TOP)).values
-    keep = _kept(best, weights, params)
-    threshold = best.gather(1, keep.clamp(max=best.shape[1]) - 1)
-    unsure = [r for r, n in enumerate(keep[:, 0].tolist()) if n >= best.shape[1] or params[r].top_k > best.shape[1]]
-    if unsure and best.shape[1] < vocab:
-        best = weights[unsure].sort(descending=True).values
-        keep[unsure] = _kept(best, weights[unsure], [params[r] for r in unsure])
-        threshold[unsure] = best.gather(1, keep[unsure] - 1)
-    above, tied = weights > threshold, weights == threshold
-    # Of the tokens that tie at the threshold the lowest ids stay.
-    stays = above | (tied & (tied.cumsum(dim=-1) <= keep - above.sum(dim=-1, keepdim=True)))
-    return weights * stays
+def _draw_best(
+    scaled: torch.Tensor, params: Sequence[SamplingParams], uniform: torch.Tensor, looked_at: int
+) -> torch.Tensor:
+    """Tokens [R] from what top_k, top_p and min_p leave of scaled logits [R, V], whose largest is 0.
+
+    Each filter says how many of the best may stay, so the smallest number counts and the `looked_at` largest values
+    tell it for most rows; the others look at more. Of tokens that tie where the cut falls the lowest ids stay.
+    """
+    vocab = scaled.shape[1]
+    if looked_at < vocab:
+        values, ids = scaled.topk(looked_at)
+    else:
+        values, ids = scaled.sort(descending=True, stable=True)
+    weights = values.exp()
+    keep = _kept(weights, scaled, params)
+    ids, order = torch.where(torch.arange(weights.shape[1], device=ids.device) < keep, ids, vocab).sort()
+    token = ids.gather(1, _invert(weights.gather(1, order) * (ids < vocab), uniform).unsqueeze(1))[:, 0]
+    if looked_at < vocab:
+        edge = values.gather(1, (keep - 1).clamp(max=looked_at - 1)) == values.gather(1, keep.clamp(max=looked_at - 1))
+        unsure = [
+            r
+            for r, (n, tie) in enumerate(zip(keep[:, 0].tolist(), edge[:, 0].tolist(), strict=True))
+            if n >= looked_at or tie or looked_at < params[r].top_k < vocab
+        ]
+        if unsure:
+            wider = _draw_best(
+                _pick(scaled, unsure), [params[r] for r in unsure], _pick(uniform, unsure), looked_at * _WIDER
+            )
+            token[torch.tensor(unsure, device=token.device)] = wider
+    return token
 
 
-def _kept(best: torch.Tensor, weights: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """How many of the best tokens stay, [R, 1] int64. `best` [R, K] are the largest of weights [R, V] in falling order;
-    a result of K or more means that K values were too few to tell."""
-    seen, vocab = best.shape[1], weights.shape[1]
-    top_k = _column([min(p.top_k, vocab) or vocab for p in params], best).long()
-    top_p = _column([p.top_p for p in params], best)
-    min_p = _column([p.min_p for p in params], best)
-    sums = best.cumsum(dim=-1, dtype=torch.float64)
-    total = weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    mass = torch.where(top_k <= seen, sums.gather(1, top_k.clamp(max=seen) - 1), total)
-    # The token that reaches top_p stays, so one stays while those before it weigh less.
-    by_p = (sums - best < top_p * mass).sum(dim=-1, keepdim=True)
-    by_min = (best >= min_p).sum(dim=-1, keepdim=True)
-    keep = torch.minimum(top_k, torch.where(top_p < 1, by_p, vocab))
-    return torch.minimum(keep, torch.where(min_p > 0, by_min, vocab)).clamp(min=1)
+def _kept(weights: torch.Tensor, scaled: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """How many of the best tokens stay, [R, 1] int64. weights [R, K] are those of the K largest of scaled [R, V], in
+    falling order; a result of K or more means that K were too few to tell."""
+    seen, vocab = weights.shape[1], scaled.shape[1]
+    top_k = _column([min(p.top_k, vocab) or vocab for p in params], weights).long()
+    top_p = _column([p.top_p for p in params], weights)
+    min_p = _column([p.min_p for p in params], weights)
+    keep = torch.minimum(top_k, torch.where(min_p > 0, (weights >= min_p).sum(dim=-1, keepdim=True), vocab))
+    if any(p.top_p < 1 for p in params):
+        sums = weights.cumsum(dim=-1, dtype=torch.float64)
+        mass = sums.gather(1, top_k.clamp(max=seen) - 1)
+        if any(not 0 < p.top_k <= seen for p in params):
+            mass = torch.where(top_k <= seen, mass, _sums(scaled.exp()).sum(dim=-1, keepdim=True, dtype=torch.float64))
+        # The token that reaches top_p stays, so one stays while those before it weigh less.
+        by_p = (sums - weights < top_p * mass).sum(dim=-1, keepdim=True)
+        keep = torch.minimum(keep, torch.where(top_p < 1, by_p, vocab))
+    return keep.clamp(min=1)
 
 
 def _invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The token [R] at which the running sum of weights [R, V], in order of id, passes uniform [R] x its total. Sums
-    of runs first, then within the one run that counts: V additions, but few of them one after another."""
-    runs = torch.nn.functional.pad(weights, (0, -weights.shape[1] % _RUN)).unflatten(1, (-1, _RUN))
-    sums = runs.sum(dim=-1, dtype=torch.float64)
-    ends = sums.cumsum(dim=-1)
+    """The place [R] at which the running sum of weights [R, K] passes uniform [R] x its total. Sums of runs first,
+    then within the one run that counts."""
+    ends = _sums(weights).cumsum(dim=-1, dtype=torch.float64)
     run, rest = _passes(ends, uniform.unsqueeze(1) * ends[:, -1:])
-    inside = runs[torch.arange(len(runs), device=runs.device), run[:, 0]].cumsum(dim=-1, dtype=torch.float64)
-    token, _ = _passes(inside, rest)
-    return (run * _RUN + token)[:, 0]
+    at = run * _RUN + torch.arange(_RUN, device=run.device)
+    inside = weights.gather(1, at.clamp(max=weights.shape[1] - 1)) * (at < weights.shape[1])
+    place, _ = _passes(inside.cumsum(dim=-1, dtype=torch.float64), rest)
+    return (run * _RUN + place)[:, 0]
+
+
+def _sums(weights: torch.Tensor) -> torch.Tensor:
+    """Sums [R, ceil(K / run)] of each run of weights [R, K], by halves: elementwise additions alone, whose order a
+    library's reduction would choose by the shape of the batch."""
+    if short := -weights.shape[1] % _RUN:
+        weights = torch.nn.functional.pad(weights, (0, short))
+    parts = weights.unflatten(1, (-1, _RUN))
+    while parts.shape[-1] > 1:
+        left, right = parts.chunk(2, dim=-1)
+        parts = left + right
+    return parts[..., 0]
 
 
 def _passes(ends: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -215,13 +243,21 @@ def _passes(ends: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, tor
 
 def _logprobs(logits: torch.Tensor, ids: Sequence[int], counts: Sequence[int]) -> list[SampledToken]:
     """The chosen tokens with their logprob and the `counts` most likely alternatives, from raw logits [R, V]."""
-    scores = logits.log_softmax(dim=-1)
-    chosen: list[float] = scores.gather(1, _column(ids, scores).long())[:, 0].tolist()
-    values, indices = scores.topk(min(max(counts), scores.shape[1]))
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    chosen: list[float] = (logits.gather(1, _column(ids, logits).long()) - total)[:, 0].tolist()
+    values, best = logits.topk(min(max(counts), logits.shape[1]))
+    ranked: list[list[float]] = (values - total).tolist()
     out: list[SampledToken] = []
-    for token, logprob, n, ranked, at in zip(ids, chosen, counts, values.tolist(), indices.tolist(), strict=True):
-        out.append(SampledToken(token, logprob, list(zip(at[:n], ranked[:n], strict=True))))
+    for token, logprob, n, scores, at in zip(ids, chosen, counts, ranked, best.tolist(), strict=True):
+        out.append(SampledToken(token, logprob, list(zip(at[:n], scores[:n], strict=True))))
     return out
+
+
+def _pick(values: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Those rows of `values` [N, ...]; all of them without a copy."""
+    if len(rows) == len(values):
+        return values
+    return values.index_select(0, torch.tensor(rows, device=values.device))
 
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:

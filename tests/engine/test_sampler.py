@@ -107,11 +107,12 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("vocab", [VOCAB, 600])  # below and above the number of best tokens that are looked at first
 @pytest.mark.parametrize("name", CASES)
-def test_draws_follow_the_exact_distribution(name: str) -> None:
+def test_draws_follow_the_exact_distribution(name: str, vocab: int) -> None:
     params = CASES[name]
-    one = logits_of(3)
-    rows = [SamplerRow(params, PROMPT + GENERATED, len(PROMPT)) for _ in range(20_000)]
+    one = logits_of(3, vocab=vocab)
+    rows = [SamplerRow(params, PROMPT + GENERATED, len(PROMPT)) for _ in range(6000)]
     for number, row in enumerate(rows):
         row.seed = number
     drawn = sample(one.expand(len(rows), -1), rows)
@@ -133,20 +134,22 @@ def test_the_distribution_over_positions_of_one_seed() -> None:
 
 
 @pytest.mark.parametrize("params", [SamplingParams(top_p=0.97), SamplingParams(top_k=700), SamplingParams(min_p=1e-3)])
-def test_wide_distributions_need_the_full_sort(params: SamplingParams) -> None:
-    one = logits_of(1, vocab=3000, scale=0.5)
-    rows = [SamplerRow(params, [1], 1) for _ in range(3000)]
+@pytest.mark.parametrize("vocab", [3000, 5000])  # the second look covers 4,096 tokens, then comes the full sort
+def test_wide_distributions_are_looked_at_further(params: SamplingParams, vocab: int) -> None:
+    one = logits_of(1, vocab=vocab, scale=0.5)
+    rows = [SamplerRow(params, [1], 1) for _ in range(800)]
     for number, row in enumerate(rows):
         row.seed = number
     exact = distribution(one[0].tolist(), params, [1], [])
-    assert len(exact) > 512
+    assert len(exact) > 128
     drawn = sample(one.expand(len(rows), -1), rows)
     assert_follows(Counter(token.id for token in drawn if isinstance(token, SampledToken)), exact)
 
 
-def test_ties_keep_the_lowest_ids() -> None:
+@pytest.mark.parametrize("vocab", [VOCAB, 600, 9000])
+def test_ties_keep_the_lowest_ids(vocab: int) -> None:
     rows = [SamplerRow(SamplingParams(top_k=3, seed=i), [1], 1) for i in range(400)]
-    drawn = sample(torch.zeros(len(rows), VOCAB), rows)
+    drawn = sample(torch.zeros(len(rows), vocab), rows)
     assert {token.id for token in drawn if isinstance(token, SampledToken)} == {0, 1, 2}
 
 
@@ -168,15 +171,21 @@ parameters = st.builds(
 histories = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(parameters, histories, st.integers(0, 11)), min_size=1, max_size=6), st.integers(0, 99))
-def test_any_mix_of_parameters_alone_or_together(batch: list[tuple[SamplingParams, list[int], int]], seed: int) -> None:
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(parameters, histories, st.integers(0, 11)), min_size=1, max_size=6),
+    st.integers(0, 99),
+    st.sampled_from([VOCAB, 300]),
+)
+def test_any_mix_of_parameters_alone_or_together(
+    batch: list[tuple[SamplingParams, list[int], int]], seed: int, vocab: int
+) -> None:
     """The same token whatever the batch (T-112: no pair of parameters crashes), and one that the reference allows."""
 
     def rows() -> list[SamplerRow]:
         return [SamplerRow(params, ids, max(1, len(ids) - made)) for params, ids, made in batch]
 
-    logits = logits_of(seed, len(batch))
+    logits = logits_of(seed, len(batch), vocab)
     before = logits.clone()
     together = sample(logits, rows())
     assert torch.equal(logits, before), "the caller's logits were changed"
