@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stoker.models.source import ModelFiles, resolve
+from stoker.models.text.model import TextModel
 
 CHATML = """\
 {%- if messages[0]['role'] == 'system' %}
@@ -54,6 +55,12 @@ CORPUS = [
 def demo_files() -> ModelFiles:
     """The demo model: a llama graph in GGUF, inside an installed package."""
     return resolve("demo", revision=None, data_dir=Path("unused"), progress=lambda stage, fraction: None)
+
+
+@pytest.fixture(scope="session")
+def demo_text(demo_files: ModelFiles) -> TextModel:
+    """The demo model's text side."""
+    return TextModel.load(demo_files)
 
 
 @pytest.fixture(scope="session")
@@ -102,6 +109,12 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
         )
         model.save_pretrained(folder, safe_serialization=True)
     return ModelFiles(name="tiny-llama", root=str(folder), gguf=None)
+
+
+@pytest.fixture(scope="session")
+def tiny_text(tiny_llama: ModelFiles) -> TextModel:
+    """The tiny llama's text side."""
+    return TextModel.load(tiny_llama)
 
 
 def _write_tokenizer(folder: Path) -> dict[str, int]:
