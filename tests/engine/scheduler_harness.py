@@ -156,6 +156,7 @@ class Rig:
         self.scheduler.add(request)
         self.requests[name] = request
         self.tokens[name] = []
+        self.last.pop(name, None)
         self.executor.domains.append(domain)
         return len(self.executor.domains) - 1
 

@@ -9,6 +9,8 @@ from scheduler_harness import Rig
 
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.lane import Lane
+from stoker.types.sampling import SamplingParams
+from stoker.types.wire import Generate
 
 
 def ids(n: int, seed: int = 0) -> list[int]:
@@ -104,14 +106,383 @@ def test_any_schedule_reads_only_its_own_kv_and_ends(script: tuple[Rig, list[tup
     play(*script)
 
 
-def test_refusals() -> None:
-    rig = Rig(blocks=4, block_size=4, max_waiting=1)
+def test_a_thousand_random_aborts_leave_the_pool_whole() -> None:
+    """T-78 and conservation: before, during and after admission, between plan and apply, twice, and for no one."""
+    dice = random.Random(1)
+    rig = Rig(blocks=40, block_size=4, step_tokens=24, max_running=6)
+    live: list[str] = []
+    aborts = number = 0
+    while aborts < 1000:
+        for _ in range(dice.randrange(3)):
+            prompt = ids(dice.randrange(1, 60), dice.randrange(3))
+            rig.add(str(number), prompt, max_tokens=dice.randrange(1, 30), lane=dice.choice(list(Lane)))
+            live.append(str(number))
+            number += 1
+        plan = rig.scheduler.plan()
+        for _ in range(dice.randrange(3)):
+            if live:
+                name = live.pop(dice.randrange(len(live)))
+                rig.abort(name)
+                rig.abort(name)
+                aborts += 1
+        assert rig.scheduler.abort("nobody") is None
+        if plan is not None:
+            rig.finish_step(plan)
+        if live and dice.random() < 0.5:
+            rig.abort(live.pop())
+            aborts += 1
+        assert rig.scheduler.check() == []
+    rig.drain()
+    for name in live:
+        rig.assert_as_expected(name)
+    assert rig.executor.rows.keys() <= {*rig.scheduler._residency.departed}, "the executor is told whom to forget"
+
+
+def test_an_abort_frees_at_once_or_with_the_step_that_writes() -> None:
+    rig = Rig(blocks=8, block_size=4, step_tokens=8)
+    rig.add("a", ids(20))
+    rig.add("queued", ids(20, 1))
+    plan = rig.scheduler.plan()
+    assert plan is not None
+    rig.abort("a")
+    rig.abort("queued")
+    assert rig.pool.in_use > 0, "the step still writes there"
+    rig.finish_step(plan)
+    assert rig.pool.in_use == 0
+    assert rig.scheduler.idle
+    rig.add("a", ids(20))  # the id may be used again
+    rig.drain()
+    rig.assert_as_expected("a")
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_every_pair_of_hit_and_length(page: int) -> None:
+    """T-36: at least one token is left to compute, whatever share of the prompt is cached; preempted ones included."""
+    for cached in range(13):
+        for length in range(1, 14):
+            rig = Rig(blocks=40, block_size=page)
+            if cached:
+                rig.add("first", ids(cached), max_tokens=1)
+                rig.drain()
+            rig.add("second", ids(14)[:length], max_tokens=3)
+            rig.drain()
+            rig.assert_as_expected("second")
+            shared = min(cached, length) if ids(cached) == ids(14)[:cached] else 0
+            assert rig.last["second"].cached == min(shared // page, (length - 1) // page) * page
+
+
+def test_the_prompt_of_the_next_turn_finds_the_output_of_the_last() -> None:
+    rig = Rig(block_size=4)
+    rig.add("turn 1", ids(10), max_tokens=9)
+    rig.drain()
+    history = ids(10) + rig.tokens["turn 1"]
+    rig.add("turn 2", [*history, 1, 2, 3], max_tokens=2)
+    rig.drain()
+    assert rig.last["turn 2"].cached == 16, "18 tokens have KV (the newest token was never fed), 4 full pages of it"
+
+
+def test_domains_never_share_and_the_same_domain_does() -> None:
+    rig = Rig(block_size=4)
+    prompt = ids(20)
+    for name, domain in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("b2", "b"), ("none", "")):
+        rig.add(name, prompt, domain=domain)
+        rig.drain()
+        rig.assert_as_expected(name)
+    assert [rig.last[name].cached for name in ("a1", "b1", "a2", "b2", "none")] == [0, 0, 16, 16, 0]
+
+
+def test_requests_that_share_a_prompt_compute_it_once() -> None:
+    """n > 1 and a shared system prompt, all arriving in one step."""
+    rig = Rig(blocks=60, block_size=4, step_tokens=16)
+    system = ids(40)
+    for n in range(5):
+        rig.add(str(n), [*system, n, n, n], max_tokens=3)
+    rig.drain()
+    stats = rig.scheduler.stats()
+    assert stats.prefill_tokens == 43 + 4 * 3
+    assert [rig.last[str(n)].cached for n in range(5)] == [0, 40, 40, 40, 40]
+
+
+def test_a_follower_goes_on_alone_when_its_leader_goes_away() -> None:
+    rig = Rig(blocks=60, block_size=4, step_tokens=8)
+    rig.add("leader", ids(40))
+    rig.add("follower", ids(40))
+    rig.add("other", ids(9, 1))
+    plan = rig.step()
+    assert plan is not None
+    assert [start.seq for start in plan.starts] == [0, 2], "the follower is stepped over"
+    rig.abort("leader")
+    rig.drain()
+    rig.assert_as_expected("follower")
+    assert rig.last["follower"].cached == 4, "half of the budget for the leader's one step was a page"
+
+
+def test_nobody_waits_for_a_leader_in_a_lower_lane() -> None:
+    rig = Rig(blocks=60, block_size=4, step_tokens=8)
+    rig.add("leader", ids(40), lane=Lane.BATCH)
+    rig.step()
+    rig.add("urgent", ids(40), lane=Lane.INTERACTIVE)
+    rig.step()
+    assert rig.plans[-1].starts[0].seq == 1
+    rig.drain()
+    rig.assert_as_expected("urgent")
+
+
+def test_a_short_question_beside_a_long_prompt_is_answered_within_three_steps() -> None:
+    for long_lane in (Lane.INTERACTIVE, Lane.STANDARD, Lane.BATCH):
+        for short in (1, 30, 64):
+            rig = Rig(blocks=2000, block_size=16, step_tokens=128, context=30_000)
+            rig.add("long", [1] * 20_000, lane=long_lane)
+            rig.step()
+            asked = rig.steps
+            rig.add("short", ids(short), max_tokens=1, lane=Lane.INTERACTIVE)
+            while "short" not in rig.last:
+                rig.step()
+            assert rig.steps - asked <= 3
+
+
+def test_a_long_prompt_gets_on_beside_a_stream_of_short_ones() -> None:
+    rig = Rig(blocks=400, block_size=4, step_tokens=32, max_running=8)
+    rig.add("long", ids(320), max_tokens=1)
+    for n in range(100):
+        if "long" in rig.last:
+            break
+        for k in range(4):
+            rig.add(f"{n}-{k}", ids(30, 2 + n * 4 + k), max_tokens=1)
+        rig.step()
+    assert rig.steps <= 320 / 16, "half of the budget is the oldest's"
+
+
+@pytest.mark.parametrize("lane", [Lane.STANDARD, Lane.BATCH])
+def test_a_lower_lane_never_starves(lane: Lane) -> None:
+    """Interactive work without end, more of it than the engine can do; the reserve bounds the wait."""
+    rig = Rig(blocks=400, block_size=4, step_tokens=32, max_running=8)
+    rig.add("low", ids(40), max_tokens=4, lane=lane)
+    for n in range(200):
+        if rig.last.get("low") is not None and rig.last["low"].finish:
+            break
+        for k in range(4):
+            rig.add(f"{n}-{k}", ids(30, 2 + n * 4 + k), max_tokens=2, lane=Lane.INTERACTIVE)
+        rig.step()
+    reserve = {Lane.STANDARD: 3, Lane.BATCH: 1}[lane]
+    assert rig.steps <= -(-40 // reserve) + 4
+    assert rig.scheduler.stats().waiting > 40, "the higher lane did have more to do than could be done"
+
+
+def test_interactive_work_displaces_batch_work_for_slots() -> None:
+    """T-87: the batch lane has every slot; an interactive request does not wait for one of its streams to end."""
+    rig = Rig(blocks=400, block_size=4, step_tokens=32, max_running=4)
+    for n in range(6):
+        rig.add(f"batch {n}", ids(10, n), max_tokens=200, lane=Lane.BATCH)
+    for _ in range(5):
+        rig.step()
+    assert rig.scheduler.stats().running == 4
+    asked = rig.steps
+    rig.add("urgent", ids(10, 77), max_tokens=2, lane=Lane.INTERACTIVE)
+    while "urgent" not in rig.last:
+        rig.step()
+    assert rig.steps - asked <= 1
+    assert rig.scheduler.stats().preemptions == 1
+    rig.drain()
+    for n in range(6):
+        rig.assert_as_expected(f"batch {n}")
+
+
+def test_interactive_work_displaces_batch_work_for_blocks() -> None:
+    rig = Rig(blocks=20, block_size=4, step_tokens=64, max_running=8)
+    for n in range(3):
+        rig.add(f"batch {n}", ids(20, n), max_tokens=20, lane=Lane.BATCH)
+    rig.step()
+    asked = rig.steps
+    rig.add("urgent", ids(60, 9), max_tokens=2, lane=Lane.INTERACTIVE)
+    while "urgent" not in rig.last:
+        rig.step()
+    assert rig.steps - asked <= 1
+    rig.drain()
+    for n in range(3):
+        rig.assert_as_expected(f"batch {n}")
+
+
+def test_nobody_is_displaced_in_vain() -> None:
+    """Displacing all of the batch lane would still not make room beside the interactive sequence that runs."""
+    rig = Rig(blocks=20, block_size=4, step_tokens=64)
+    rig.add("urgent 1", ids(40), max_tokens=20, lane=Lane.INTERACTIVE)
+    rig.add("batch", ids(12, 1), max_tokens=3, lane=Lane.BATCH)
+    rig.step()
+    rig.add("urgent 2", ids(60, 2), lane=Lane.INTERACTIVE)
+    rig.step()
+    assert rig.scheduler.stats().preemptions == 0
+    rig.drain()
+
+
+def test_a_preempted_sequence_keeps_its_place_and_its_tokens() -> None:
+    """T-88. Both are standard; growth of the older preempts the younger, which comes back before a later one."""
+    rig = Rig(blocks=12, block_size=2, step_tokens=32, max_running=4)
+    rig.add("old", ids(6), max_tokens=14)
+    rig.add("young", ids(6, 1), max_tokens=14)
+    while rig.scheduler.stats().preemptions == 0:
+        rig.step()
+    kept = list(rig.tokens["young"])
+    assert kept
+    rig.add("late", ids(2, 2), max_tokens=1)
+    rig.drain()
+    assert rig.tokens["young"][: len(kept)] == kept
+    entered = [start.seq for plan in rig.plans for start in plan.starts]
+    assert entered == [0, 1, 1, 2]
+    for name in ("old", "young", "late"):
+        rig.assert_as_expected(name)
+
+
+def test_recomputed_tokens_are_counted_exactly_and_never_as_cached() -> None:
+    rig = Rig(blocks=12, block_size=2, step_tokens=32, max_running=4)
+    rig.add("old", ids(6), max_tokens=14)
+    rig.add("young", ids(6, 1), max_tokens=14)
+    rig.drain()
+    computed: dict[tuple[int, int], int] = {}
+    for plan in rig.plans:
+        for work in plan.work:
+            for position in range(work.start, work.start + work.count):
+                computed[work.seq, position] = computed.get((work.seq, position), 0) + 1
+    stats = rig.scheduler.stats()
+    assert stats.preemptions > 0
+    assert stats.recomputed_tokens == sum(times - 1 for times in computed.values()) > 0
+    assert stats.prefill_tokens + stats.decode_tokens == sum(computed.values())
+    assert stats.cached_tokens == 0
+    assert rig.last["young"].cached == 0
+
+
+def test_the_victim_never_stands_above_whom_it_makes_room_for() -> None:
+    """Seen from outside: whoever is preempted, somebody of a higher lane or an older one of its own lane gets work."""
+    dice = random.Random(3)
+    for _ in range(60):
+        rig = Rig(blocks=12, block_size=2, step_tokens=16, max_running=5)
+        rank = [(dice.choice(list(Lane)), n) for n in range(8)]
+        for lane, n in rank:
+            rig.add(str(n), ids(dice.randrange(1, 12), n), max_tokens=dice.randrange(1, 10), lane=lane)
+            rig.step()
+            gone = {seq.number for line in rig.scheduler._residency.waiting.values() for seq in line if seq.reached}
+            for victim in gone & set(rig.plans[-1].finished):
+                assert any(rank[work.seq] < rank[victim] for work in rig.plans[-1].work)
+        rig.drain()
+
+
+def test_the_oldest_of_the_highest_lane_is_never_preempted() -> None:
+    rig = Rig(blocks=16, block_size=2, step_tokens=16, max_running=5)
+    for n in range(5):
+        rig.add(str(n), ids(6, n), max_tokens=20)
+    rig.drain()
+    assert rig.scheduler.stats().preemptions > 0
+    entered = [start.seq for plan in rig.plans for start in plan.starts]
+    assert entered.count(0) == 1
+    assert [s for i, s in enumerate(entered) if s not in entered[:i]] == [0, 1, 2, 3, 4], "let in in order of arrival"
+
+
+def test_finish_reasons() -> None:
+    rig = Rig()
+    rig.add("free", ids(8), max_tokens=6)
+    rig.drain()
+    told = rig.tokens["free"]
+    assert (rig.last["free"].finish, rig.last["free"].output) == ("length", 6)
+    first = told.index(told[3])
+    rig.add("stop", ids(8), max_tokens=6, stop_ids=(told[3],))
+    rig.drain()
+    assert rig.tokens["stop"] == told[:first], "the stop id is no part of the output"
+    assert (rig.last["stop"].finish, rig.last["stop"].output) == ("stop", first + 1), "and yet it was computed"
+    rig.add("minimum", ids(8), max_tokens=6, stop_ids=(told[0],), min_tokens=6)
+    rig.drain()
+    assert (rig.tokens["minimum"], rig.last["minimum"].finish) == (told, "length")
+
+
+def test_max_tokens_is_clamped_to_the_context_and_to_the_pool() -> None:
+    for rig in (Rig(blocks=100, context=20), Rig(blocks=5, block_size=4)):
+        rig.add("a", ids(15), max_tokens=1000)
+        rig.add("b", ids(19, 1), max_tokens=None)
+        rig.drain()
+        assert [(len(rig.tokens[name]), rig.last[name].finish) for name in "ab"] == [(5, "length"), (1, "length")]
+
+
+def test_a_sequence_with_broken_logits_ends_alone_and_takes_its_pages_along() -> None:
+    rig = Rig()
+    number = rig.add("broken", ids(20))
+    rig.executor.fail.add(number)
+    rig.add("healthy", ids(20, 1))
+    rig.drain()
+    rig.assert_as_expected("healthy")
+    assert (rig.last["broken"].finish, rig.last["broken"].error) == ("error", "logits are not finite")
+    rig.add("again", ids(20))
+    rig.drain()
+    assert rig.last["again"].cached == 0
+    rig.assert_as_expected("again")
+
+
+def test_statistics_between_steps() -> None:
+    rig = Rig(blocks=10, block_size=4, step_tokens=16)
+    rig.add("a", ids(9), max_tokens=5)
+    rig.step()
+    stats = rig.scheduler.stats()
+    assert (stats.steps, stats.running, stats.waiting, stats.step_seconds) == (1, 1, 0, 1.0)
+    assert (stats.blocks_in_use, stats.wasted_slots) == (3, 3), "9 tokens in 12 slots"
+    assert stats.blocks_free + stats.blocks_cached + stats.blocks_in_use == 10
+    rig.drain()
+    stats = rig.scheduler.stats()
+    assert (stats.prefill_tokens, stats.decode_tokens, stats.wasted_slots) == (9, 4, 0)
+
+
+def test_a_damaged_pool_is_counted_and_does_not_stop_the_loop() -> None:
+    """T-77."""
+    rig = Rig(blocks=8)
+    rig.pool.allocate(1)  # nobody's
+    rig.add("a", ids(8))
+    for _ in range(10):
+        rig.step()
+    rig.assert_as_expected("a")
+    assert rig.scheduler.check()
+    assert rig.scheduler.stats().failed_checks == 1
+
+
+def test_plans_are_the_same_whenever_the_same_things_happen() -> None:
+    def run() -> list[object]:
+        rig = Rig(blocks=20, block_size=2, step_tokens=16, max_running=4)
+        for n in range(6):
+            rig.add(str(n), ids(9, n % 3), max_tokens=9, lane=Lane(n % 3))
+        rig.drain()
+        return list(rig.plans)
+
+    assert run() == run()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling", "code"),
+    [
+        ([], SamplingParams(), "empty_prompt"),
+        ([50], SamplingParams(), "invalid_token_id"),
+        ([1, -1], SamplingParams(), "invalid_token_id"),
+        ([1], SamplingParams(logit_bias={50: 1.0}), "invalid_logit_bias"),
+        ([1], SamplingParams(max_tokens=0), "invalid_max_tokens"),
+        ([1] * 16, SamplingParams(), "context_length_exceeded"),
+    ],
+)
+def test_what_can_never_run_is_refused_at_once(prompt: list[int], sampling: SamplingParams, code: str) -> None:
+    rig = Rig(blocks=4, block_size=4)
     with pytest.raises(StokerError) as refused:
-        rig.add("long", ids(16))
-    assert refused.value.code == "context_length_exceeded"
-    assert "16 tokens" in refused.value.message
-    rig.add("a", ids(3))
+        rig.scheduler.add(Generate(id="x", prompt_ids=prompt, sampling=sampling))
+    assert (refused.value.kind, refused.value.code) == (ErrorKind.INVALID, code)
+    assert rig.scheduler.idle
+    if code == "context_length_exceeded":
+        assert "16 tokens" in refused.value.message
+        assert refused.value.message.count("16") == 2
+
+
+def test_lines_are_bounded_each_by_itself() -> None:
+    rig = Rig(max_waiting=1)
+    rig.add("a", ids(3), lane=Lane.BATCH)
     with pytest.raises(StokerError) as refused:
-        rig.add("b", ids(3))
+        rig.add("b", ids(3), lane=Lane.BATCH)
     assert (refused.value.kind, refused.value.code) == (ErrorKind.CAPACITY, "queue_full")
     assert refused.value.retry_after is not None
+    assert 1 <= refused.value.retry_after <= 60
+    rig.add("c", ids(3), lane=Lane.INTERACTIVE)
+    with pytest.raises(StokerError) as refused:
+        rig.add("c", ids(3))
+    assert refused.value.code == "duplicate_request_id"
+    rig.drain()

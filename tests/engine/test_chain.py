@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.engine.chain import LINK_BYTES, LOGICAL_BLOCK, PAGE, Chain, ChainRoot
+
+KEY = b"k" * 32
+ROOT = ChainRoot(fingerprint="model", adapter="none", domain="tenant")
+IDS = list(range(1000, 1100))
+
+
+def links(root: ChainRoot = ROOT, ids: list[int] = IDS, key: bytes = KEY, page: int = PAGE) -> list[bytes]:
+    chain = Chain(root, key, page)
+    chain.extend(ids)
+    return chain.links
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=70), st.lists(st.integers(0, 70), max_size=5), st.integers(1, 17))
+def test_growing_gives_the_same_links_as_at_once(ids: list[int], cuts: list[int], page: int) -> None:
+    chain = Chain(ROOT, KEY, page)
+    for cut in sorted(cuts):
+        chain.extend(ids[:cut])
+    chain.extend(ids)
+    assert chain.links == links(ids=ids, page=page)
+    assert len(chain.links) == len(ids) // page, "only full pages have a link"
+    assert all(len(link) == LINK_BYTES == 16 for link in chain.links)
+
+
+def test_a_link_stands_for_all_tokens_before_it() -> None:
+    for position in range(len(links()) * PAGE):
+        changed = list(IDS)
+        changed[position] += 1
+        same = [a == b for a, b in zip(links(), links(ids=changed), strict=True)]
+        assert same == [page < position // PAGE for page in range(len(same))]
+
+
+def test_every_field_of_the_root_changes_every_link() -> None:
+    """T-43. The fields are enumerated from the type: a field added there is tested here."""
+    for field in msgspec.structs.fields(ChainRoot):
+        other = getattr(ROOT, field.name) + (1 if field.type is int else "x")
+        changed = msgspec.structs.replace(ROOT, **{field.name: other})
+        assert not set(links()) & set(links(changed)), field.name
+
+
+def test_fields_cannot_run_into_each_other() -> None:
+    assert ChainRoot(fingerprint="ab", adapter="c").link(KEY) != ChainRoot(fingerprint="a", adapter="bc").link(KEY)
+
+
+def test_the_key_changes_every_link_and_must_be_there() -> None:
+    assert not set(links()) & set(links(key=b"other"))
+    with pytest.raises(ValueError, match="key"):
+        ROOT.link(b"")
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**32])
+def test_ids_that_do_not_fit_are_refused(wrong: int) -> None:
+    with pytest.raises(OverflowError):
+        links(ids=[wrong] * PAGE)
+
+
+def test_links_are_the_same_in_every_process() -> None:
+    """T-41: nothing depends on the hash seed of the interpreter, nor on this version of the code."""
+    program = (
+        "from stoker.engine.chain import Chain, ChainRoot\n"
+        "chain = Chain(ChainRoot(fingerprint='model', adapter='none', domain='tenant'), b'k' * 32)\n"
+        "chain.extend(list(range(1000, 1100)))\n"
+        "print(chain.links[-1].hex())\n"
+    )
+    for seed in ("0", "1", "4242"):
+        out = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert out.stdout.strip() == links()[-1].hex() == GOLDEN
+
+
+GOLDEN = "19b009ffa09e0bea7676b3c248618942"
+
+
+def test_a_logical_block_is_a_whole_number_of_pages() -> None:
+    assert LOGICAL_BLOCK % PAGE == 0
