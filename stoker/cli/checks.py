@@ -155,7 +155,7 @@ def demo_model(data_path: Path) -> Check:
         files = resolve("demo", revision=None, data_dir=data_path, progress=lambda stage, fraction: None)
     except ModelError as error:
         return Check("Demo model", "warn", "not installed", str(error))
-    return Check("Demo model", "ok", files.name)
+    return Check("Demo model", "ok", str(Path(files.root) / (files.gguf or "")))
 
 
 def port_free(port: int) -> Check:
