@@ -43,7 +43,7 @@ def unsupported(param: str, reason: str) -> StokerError:
 def depth_within(value: object, limit: int) -> bool:
     """Whether nested arrays and objects go at most `limit` deep. Iterative: hostile depth must not hit recursion."""
     level: list[object] = [value]
-    for _ in range(limit + 1):
+    for _ in range(limit):
         deeper: list[object] = []
         for item in level:
             if isinstance(item, dict):

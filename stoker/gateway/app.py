@@ -19,7 +19,7 @@ from stoker.dialects.openai_completions import CompletionStream, CompletionWhole
 from stoker.dialects.openai_errors import encode_error, status_of
 from stoker.gateway.asgi import Receive, Scope, Send
 from stoker.gateway.generate import Door, GenerateRoute
-from stoker.gateway.http import ClientGoneError, Exchange
+from stoker.gateway.http import FAREWELL_SECONDS, STOPPING, ClientGoneError, Exchange
 from stoker.gateway.info import InfoRoutes, not_found
 from stoker.gateway.keys import Keys
 from stoker.gateway.openapi import document
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Exchange, str], Awaitable[None]]
 
 CLIENT_GONE = 499  # nginx's number for it; only in logs, nobody is left to read it
-_FAREWELL_SECONDS = 0.25
 
 
 class Gateway:
@@ -133,13 +132,8 @@ class Gateway:
 
     async def _apologise(self, exchange: Exchange) -> None:
         try:
-            async with asyncio.timeout(_FAREWELL_SECONDS):
-                await self._fail(
-                    exchange,
-                    StokerError(
-                        ErrorKind.UNAVAILABLE, "server_stopping", "The server is shutting down.", retry_after=1.0
-                    ),
-                )
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._fail(exchange, STOPPING)
         except TimeoutError:
             pass  # it does not read; its connection is closed
 

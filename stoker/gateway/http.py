@@ -22,6 +22,9 @@ LINGER_SECONDS = 2.0
 MAX_COMMAS = 2_000_000
 MAX_OPENERS = 250_000
 SMALL_BODY = 64 * 1024
+FAREWELL_SECONDS = 0.25  # for a client to take the last words when the server stops
+
+STOPPING = StokerError(ErrorKind.UNAVAILABLE, "server_stopping", "The server is shutting down.", retry_after=1.0)
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -50,7 +53,12 @@ def overloaded(message: str) -> StokerError:
 
 
 class Exchange:
-    """A request and how far its answer has come. `notes` go into its log line; content never does."""
+    """A request and how far its answer has come.
+
+    status  what was answered; 0 while nothing was
+    gone    the client went away while it was watched
+    notes   what goes into the log line; never content
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -58,6 +66,7 @@ class Exchange:
         self.receive = receive
         self.began = time.perf_counter()
         self.status = 0
+        self.gone = False
         self.notes: dict[str, Any] = {}
         self._send = send
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -170,6 +179,7 @@ class Exchange:
                     await tick()
                 continue
             if message["type"] == "http.disconnect":
+                self.gone = True
                 return
 
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from stoker.dialects.openai_common import StreamEncoder
 from stoker.dialects.openai_errors import encode_error
-from stoker.gateway.http import ClientGoneError, Exchange
+from stoker.gateway.http import FAREWELL_SECONDS, STOPPING, ClientGoneError, Exchange
 from stoker.types.chat import Event
 from stoker.types.errors import ErrorKind, StokerError
 
@@ -19,7 +19,6 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),  # nginx would hold events back
 ]
 _COMMENT = b": keep-alive\n\n"
-_FAREWELL_SECONDS = 0.25
 
 
 def frame(data: bytes) -> bytes:
@@ -55,19 +54,25 @@ class EventStream:
                     if data:
                         await self._write(data)
             await self._write(frame(self._encoder.end), last=True)
-        except StokerError as error:
-            await self._break(error)
-        except asyncio.CancelledError:  # the client left, or the server stops: for the latter, say so
-            if self._exchange.status:
-                await self._break(StokerError(ErrorKind.UNAVAILABLE, "server_stopping", "The server is shutting down."))
+        except BaseException as error:
+            farewell = self._farewell(error)
+            if farewell is not None and self._exchange.status:
+                await self._break(farewell)
             raise
 
+    def _farewell(self, error: BaseException) -> StokerError | None:
+        """What to tell the client; None if it is not there to hear it."""
+        if isinstance(error, StokerError):
+            return error
+        if self._exchange.gone or isinstance(error, ClientGoneError):
+            return None
+        if isinstance(error, asyncio.CancelledError):
+            return STOPPING
+        return StokerError(ErrorKind.INTERNAL, "internal_error", "An error on our side.")
+
     async def _break(self, error: StokerError) -> None:
-        if not self._exchange.status:
-            raise error
-        self._exchange.notes["error"] = error.code
         try:
-            async with asyncio.timeout(_FAREWELL_SECONDS):
+            async with asyncio.timeout(FAREWELL_SECONDS):
                 await self._write(frame(encode_error(error)), last=True)
         except (TimeoutError, ClientGoneError):
             pass  # it does not read any more; the connection is closed under it

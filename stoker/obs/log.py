@@ -15,13 +15,15 @@ import msgspec
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/:+@%")
 
+_ESCAPES = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}  # break lines or steer terminals
+
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD and value is not None}
 
 
 def _encode(value: object) -> str:
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    return msgspec.json.encode(value, enc_hook=str).decode().translate(_ESCAPES)
 
 
 def _when(record: logging.LogRecord) -> str:

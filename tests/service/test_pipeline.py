@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+from front_fakes import EOS, INFO, VOCAB, FakeBackend, FakeText, say
+
+from stoker.fleet.backend import Down, Starting
+from stoker.service.pipeline import Service
+from stoker.types.chat import ChatRequest, ChoiceDone, CompletionRequest, Done, Message, TextDelta
+from stoker.types.errors import ErrorKind, StokerError
+from stoker.types.lane import Lane
+from stoker.types.sampling import SamplingParams
+from stoker.types.usage import Usage
+
+
+@pytest.fixture
+async def service():
+    made = Service(FakeText(), INFO, FakeBackend())
+    yield made
+    made.close()
+
+
+def completion(*prompts, **more) -> CompletionRequest:
+    return CompletionRequest(model="fake", prompts=prompts or ("hello",), **more)
+
+
+async def run(service, request, tenant="local"):
+    generation = await service.start(request, tenant=tenant, request_id="r")
+    events = [event async for event in generation.events()]
+    assert events[-1] == Done(usage=generation.usage)
+    return generation, events
+
+
+def texts(events, count):
+    parts = [""] * count
+    for event in events:
+        if isinstance(event, TextDelta):
+            parts[event.index] += event.text
+    return parts
+
+
+async def refused(service, request) -> StokerError:
+    with pytest.raises(StokerError) as failure:
+        await service.start(request, tenant="local", request_id="r")
+    return failure.value
+
+
+async def test_what_the_engine_is_asked(service):
+    sampling = SamplingParams(temperature=0.5, stop_ids=(7,), seed=3)
+    await run(service, completion(sampling=sampling, lane=Lane.BATCH), tenant="acme")
+    asked = service.backend.requests[0]
+    assert asked.prompt_ids == list(b"hello")
+    assert asked.domain == "tenant:acme"
+    assert asked.lane == Lane.BATCH
+    assert set(asked.sampling.stop_ids) == {7, EOS}
+    assert asked.sampling.max_tokens == 4096 - 5
+    assert (asked.sampling.temperature, asked.sampling.seed) == (0.5, 3)
+
+
+async def test_ignore_eos_leaves_only_the_clients_stop_ids(service):
+    await run(service, completion(sampling=SamplingParams(stop_ids=(7,), ignore_eos=True)))
+    assert service.backend.requests[0].sampling.stop_ids == (7,)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(10, 10), (4091, 4091), (4092, 4091), (1 << 30, 4091)])
+async def test_max_tokens_is_clamped_to_the_context(service, asked, given):
+    await run(service, completion(sampling=SamplingParams(max_tokens=asked)))
+    assert service.backend.requests[0].sampling.max_tokens == given
+
+
+async def test_usage_counts_a_prompt_once(service):
+    service.backend.cached = 2
+    generation, events = await run(service, completion("abc", "defgh", n=3))
+    assert texts(events, 6) == ["Hello there."] * 6
+    assert generation.usage == Usage(input_uncached=8 - 4, input_cached=4, output_text=6 * 12)
+    assert sum(isinstance(event, ChoiceDone) for event in events) == 6
+
+
+async def test_followers_wait_until_the_prompt_is_cached(service):
+    """The first choice computes the prompt; the others are asked for only after its first token."""
+    service.backend.script = lambda request: say("ab", pause=0.01)
+    generation = await service.start(completion(n=4), tenant="local", request_id="r")
+    async with aclosing(generation.events()) as events:
+        first = await anext(events)
+        assert first == TextDelta(index=0, text="a")
+        assert service.backend.requests[0].id == "r/0"
+        async for _ in events:
+            pass
+    assert [request.id for request in service.backend.requests] == [f"r/{index}" for index in range(4)]
+
+
+async def test_before_the_first_token_nothing_counts(service):
+    generation = await service.start(completion(n=2), tenant="local", request_id="r")
+    assert generation.usage == Usage()
+
+
+async def test_a_stop_string_aborts_the_engine(service):
+    service.backend.script = lambda _: say("one two three four", size=3)
+    generation, events = await run(service, completion(stop=("three",)))
+    assert texts(events, 1) == ["one two "]
+    assert events[-2] == ChoiceDone(index=0, reason="stop")
+    assert service.backend.aborted == ["r/0"]
+    assert generation.usage.output == 15  # what was computed, not what was shown
+
+
+async def test_closing_early_closes_every_choice(service):
+    service.backend.script = lambda _: say("x" * 1000, pause=0.001)
+    generation = await service.start(completion(n=3), tenant="local", request_id="r")
+    async with aclosing(generation.events()) as events:
+        async for event in events:
+            if event.index == 2:
+                break
+    assert not service.backend.open
+    assert sorted(service.backend.aborted) == ["r/0", "r/1", "r/2"]
+
+
+async def test_echo(service):
+    _, events = await run(service, completion("in: ", (105, 110), echo=True, stop=("in",)))
+    assert texts(events, 2) == ["in: Hello there.", "inHello there."]
+
+
+async def test_seeds_differ_between_choices_and_stay_in_64_bits(service):
+    await run(service, completion(n=2, sampling=SamplingParams(seed=(1 << 63) - 1)))
+    seeds = [request.sampling.seed for request in service.backend.requests]
+    assert seeds == [(1 << 63) - 1, -(1 << 63)]
+
+
+async def test_the_context_is_checked_before_the_engine_is_asked(service):
+    for request in (completion("x" * 4096), completion(tuple([1] * 4096)), completion("a", "x" * 5000)):
+        error = await refused(service, request)
+        assert error.code == "context_length_exceeded"
+        assert "4096" in error.message
+        assert error.param == ("prompt[1]" if len(request.prompts) == 2 else "prompt")
+    assert service.backend.requests == []
+    assert (await run(service, completion("x" * 4095)))[0].usage.input == 4095
+
+
+async def test_hopeless_prompts_are_not_even_tokenized(service):
+    service._text.encode = None
+    error = await refused(service, completion("x" * (4096 * 5)))  # the longest token, <eos>, has 5 bytes
+    assert "at least 4096 tokens" in error.message
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (completion((VOCAB,)), "prompt"),
+        (completion(sampling=SamplingParams(logit_bias={VOCAB: 1.0})), "logit_bias"),
+    ],
+)
+async def test_ids_outside_the_vocabulary(service, request_, param):
+    error = await refused(service, request_)
+    assert (error.code, error.param) == ("invalid_value", param)
+
+
+async def test_an_empty_prompt(service):
+    assert (await refused(service, completion(""))).code == "empty_prompt"
+
+
+async def test_an_unknown_model(service):
+    error = await refused(service, CompletionRequest(model="other", prompts=("x",)))
+    assert (error.kind, error.code) == (ErrorKind.NOT_FOUND, "model_not_found")
+
+
+@pytest.mark.parametrize("state", [Starting(stage="weights", fraction=0.5), Down(reason="it crashed")])
+async def test_no_engine(service, state):
+    service.backend.state = state
+    error = await refused(service, completion())
+    assert error.kind is ErrorKind.UNAVAILABLE
+    assert error.retry_after is not None
+    assert ("weights, 50%" if isinstance(state, Starting) else "it crashed") in error.message
+
+
+async def test_an_output_without_an_end_is_an_error(service):
+    service.backend.script = lambda _: [b"abc"]
+    with pytest.raises(StokerError, match="without a reason"):
+        await run(service, completion())
+
+
+async def test_chats_are_rendered(service):
+    request = ChatRequest(model="fake", messages=(Message(role="user", content="Hi"),))
+    await run(service, request)
+    assert bytes(service.backend.requests[0].prompt_ids) == b"user:Hi\n"
+    assert await service.tokenize(request) == [list(b"user:Hi\n")]
+
+
+async def test_too_deep_values_in_a_template(service):
+    def render(request):
+        raise RecursionError
+
+    service._text.render = render
+    error = await refused(service, ChatRequest(model="fake", messages=(Message(role="user", content="Hi"),)))
+    assert error.kind is ErrorKind.INVALID
