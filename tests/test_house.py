@@ -106,11 +106,11 @@ def test_files_name_nothing_local(what: str) -> None:
 
 
 def test_files_stay_short() -> None:
-    """A long file has a second reason to change."""
+    """A long file has a second reason to change. Tests are not held to it: there it only costs reading."""
     long = {
         path.relative_to(ROOT).as_posix(): lines
         for path, text in TEXTS.items()
-        if path.suffix == ".py" and (lines := text.count("\n")) >= 400
+        if path.suffix == ".py" and not path.is_relative_to(ROOT / "tests") and (lines := text.count("\n")) >= 400
     }
     assert not long, f"400 lines or more: {long}"
 
