@@ -1,0 +1,146 @@
+"""Obeys step plans: keeps what a rank must remember of each sequence, and turns a plan into one batch on the graph.
+
+Decides nothing: which sequence runs, where its blocks are and when it ends is written in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from stoker.engine.kv import BatchContext, PagedStore, spans_of
+from stoker.engine.sampler import SamplerRow, sample
+from stoker.kernels.attention import Span
+from stoker.models.context import BatchLayout, Graph
+from stoker.types.plan import Sampled, SequenceStart, StepPlan, StepResult, Work
+
+
+class Executor(Protocol):
+    """Runs plans in the order given, on however many ranks."""
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+def kv_bytes_per_token(graph: Graph, dtype: torch.dtype) -> int:
+    """Bytes that one token takes in the caches of all layers."""
+    return sum(spec.bytes_per_token(dtype.itemsize) for spec in graph.caches)
+
+
+def blocks_within(budget: int, graph: Graph, dtype: torch.dtype, block_size: int) -> int:
+    """How many whole blocks of `block_size` tokens `budget` bytes hold."""
+    return budget // (kv_bytes_per_token(graph, dtype) * block_size)
+
+
+class LocalExecutor:
+    """The one rank of a replica: graph, cache and sampler on one device of this process.
+
+    `num_blocks` blocks of `block_size` tokens; block ids in plans are 0..num_blocks - 1. A plan that contradicts what
+    was planned before (an unknown sequence, tokens that are not known yet) is a bug of its writer and raises.
+    """
+
+    def __init__(
+        self, graph: Graph, *, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._graph = graph
+        self._block_size = block_size
+        self._device = device
+        self._stores = [PagedStore(spec, num_blocks * block_size, dtype, device) for spec in graph.caches]
+        self._sequences: dict[int, _Sequence] = {}
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        for seq in plan.finished:
+            del self._sequences[seq]
+        for start in plan.starts:
+            self._sequences[start.seq] = _Sequence(start)
+        if not plan.work:
+            return StepResult(step=plan.step, sampled=[])
+        for work in plan.work:
+            self._sequences[work.seq].grow(work)
+        token_ids, layout, spans = self._batch(plan.work)
+        hidden = self._graph.forward(token_ids, BatchContext(layout, spans, self._stores))
+        return StepResult(step=plan.step, sampled=self._sample(plan.work, hidden, layout.query_starts))
+
+    def _batch(self, work: Sequence[Work]) -> tuple[torch.Tensor, BatchLayout, list[Span]]:
+        sequences = [self._sequences[item.seq] for item in work]
+        starts = np.array([item.start for item in work])
+        counts = np.array([item.count for item in work])
+        ends = starts + counts
+        borders = np.concatenate(([0], np.cumsum(counts)))
+        pages = -(-ends // self._block_size)
+        tables = np.zeros((len(work), pages.max()), dtype=np.int64)
+        for row, (sequence, count) in enumerate(zip(sequences, pages, strict=True)):
+            tables[row, :count] = sequence.blocks.view(count)
+        positions = np.arange(borders[-1]) + np.repeat(starts - borders[:-1], counts)
+        rows = np.repeat(np.arange(len(work)), counts)
+        slots = tables[rows, positions // self._block_size] * self._block_size + positions % self._block_size
+        ids = np.concatenate(
+            [sequence.ids.view(end)[start:] for sequence, start, end in zip(sequences, starts, ends, strict=True)]
+        )
+        layout = BatchLayout(
+            positions=self._to_device(positions),
+            slots=self._to_device(slots),
+            query_starts=borders.tolist(),
+            context_lens=ends.tolist(),
+            tables=self._to_device(tables),
+            block_size=self._block_size,
+        )
+        return self._to_device(ids), layout, spans_of(tables, layout)
+
+    def _sample(self, work: Sequence[Work], hidden: torch.Tensor, borders: Sequence[int]) -> list[Sampled]:
+        chosen = [index for index, item in enumerate(work) if item.sample]
+        if not chosen:
+            return []
+        last = torch.tensor([borders[index + 1] - 1 for index in chosen], device=self._device)
+        logits = self._graph.logits(hidden.index_select(0, last))
+        seqs = [work[index].seq for index in chosen]
+        outcomes = sample(logits, [self._sequences[seq].row for seq in seqs])
+        return [
+            Sampled(seq=seq, error=outcome) if isinstance(outcome, str) else Sampled(seq=seq, tokens=[outcome])
+            for seq, outcome in zip(seqs, outcomes, strict=True)
+        ]
+
+    def _to_device(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+
+class _Sequence:
+    """All ids known so far, the block table, and what the sampler remembers."""
+
+    def __init__(self, start: SequenceStart) -> None:
+        self.ids = _Growing(start.token_ids)
+        self.blocks = _Growing(start.blocks)
+        self.row = SamplerRow(start.sampling, start.token_ids, start.prompt_len)
+
+    def grow(self, work: Work) -> None:
+        self.ids.extend(work.append)
+        self.blocks.extend(work.blocks)
+        self.row.append(work.append)
+
+
+class _Growing:
+    """An int64 array that grows at its end in amortised constant time."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self._data = np.array(values, dtype=np.int64)
+        self._size = len(values)
+
+    def extend(self, values: Sequence[int]) -> None:
+        if not values:
+            return
+        end = self._size + len(values)
+        if end > len(self._data):
+            grown = np.zeros(max(end, 2 * len(self._data), 16), dtype=np.int64)
+            grown[: self._size] = self._data[: self._size]
+            self._data = grown
+        self._data[self._size : end] = values
+        self._size = end
+
+    def view(self, count: int) -> np.ndarray:
+        """The first `count` values, not to be written. Raises IndexError if there are fewer."""
+        if count > self._size:
+            raise IndexError(f"{count} values of {self._size}")
+        return self._data[:count]

@@ -1,0 +1,74 @@
+"""Where keys and values physically are: one store per layer, and its view of the current batch.
+
+Owns the memory and the reading order; which block belongs to whom is the block pool's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from stoker.kernels.attention import Span, paged_attention
+from stoker.models.context import BatchLayout, CacheSpec
+
+
+class PagedStore:
+    """Keys and values of one layer, [kv_heads, slots, head_dim] each.
+
+    Zeroed, never uninitialised: the system hands zero pages out on first touch, so an unused pool costs no memory,
+    and no stray NaN can be read.
+    """
+
+    def __init__(self, spec: CacheSpec, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        shape = (spec.kv_heads, slots, spec.head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+
+
+class BatchContext:
+    """A `ForwardContext`: every layer's store, bound to one batch."""
+
+    def __init__(self, layout: BatchLayout, spans: list[Span], stores: Sequence[PagedStore]) -> None:
+        self.layout = layout
+        self._spans = spans
+        self._stores = stores
+
+    def paged(self, layer: int) -> _BoundStore:
+        return _BoundStore(self._stores[layer], self.layout, self._spans)
+
+
+class _BoundStore:
+    """A `PagedView`."""
+
+    def __init__(self, store: PagedStore, layout: BatchLayout, spans: list[Span]) -> None:
+        self._store = store
+        self._layout = layout
+        self._spans = spans
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+        store, layout = self._store, self._layout
+        store.keys.index_copy_(1, layout.slots, k.transpose(0, 1))
+        store.values.index_copy_(1, layout.slots, v.transpose(0, 1))
+        return paged_attention(q, store.keys, store.values, self._spans, layout.block_size, scale)
+
+
+def spans_of(tables: np.ndarray, layout: BatchLayout) -> list[Span]:
+    """How each sequence of the batch is read; `tables` is `layout.tables` on the host."""
+    size = layout.block_size
+    lengths = np.asarray(layout.context_lens)
+    pages = -(-lengths // size)
+    breaks = np.diff(tables, axis=1) != 1
+    breaks &= np.arange(1, tables.shape[1]) < pages[:, None]
+    scattered = breaks.any(axis=1)
+    return [
+        Span(
+            begin=layout.query_starts[row],
+            end=layout.query_starts[row + 1],
+            length=layout.context_lens[row],
+            first=int(tables[row, 0]) * size,
+            blocks=layout.tables[row, : pages[row]] if scattered[row] else None,
+        )
+        for row in range(len(lengths))
+    ]
