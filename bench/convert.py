@@ -1,7 +1,6 @@
 """The demo model's GGUF in the forms that peers read: a Hugging Face folder and a GGUF, both bf16, same weights.
 
-Written once under .peers/models and kept. Only llama-type models: GGUF holds the rows of q and k interleaved for
-its own rotary order, so the folder gets them back in the order that rotate-half implementations expect.
+Written once under .peers/models and kept. Only llama-type models.
 """
 
 from __future__ import annotations
@@ -10,130 +9,107 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from safetensors.torch import save_file
 
+from stoker.models.gguf_meta import read_metadata
 from stoker.models.source import resolve
+from stoker.models.text.gguf_tokenizer import from_metadata, special_texts
+from stoker.models.weights.gguf import GGUFSource
 
-Array = npt.NDArray[np.float32]
 BF16_FILE_TYPE = 32
-LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+BF16 = GGMLQuantizationType.BF16
 
 
 def demo_gguf() -> Path:
-    files = resolve("demo", revision=None, data_dir=Path(".stoker"), progress=lambda stage, fraction: None)
+    files = resolve("demo", revision=None, data_dir=Path(), progress=lambda stage, fraction: None)
     assert files.gguf is not None
-    return Path(files.root) / files.gguf
+    return Path(files.gguf)
 
 
 def hf_folder(peers: Path) -> Path:
     """The demo model as config.json, model.safetensors and tokenizer files."""
-    return _once(peers / "models" / "demo-hf", _write_folder)
+    return _once(peers / "models" / "demo-hf", write_folder)
 
 
 def bf16_gguf(peers: Path) -> Path:
     """The demo model as one bf16 GGUF."""
-    return _once(peers / "models" / "demo-bf16", _write_gguf) / "demo-bf16.gguf"
+    return _once(peers / "models" / "demo-bf16", lambda folder: write_gguf(folder / "demo.gguf")) / "demo.gguf"
 
 
-def _once(folder: Path, write: Callable[[GGUFReader, Path], None]) -> Path:
+def _once(folder: Path, write: Callable[[Path], None]) -> Path:
     """`folder`, written first if it is not there; one that was interrupted is never taken for whole."""
     if not folder.is_dir():
         part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        write(GGUFReader(demo_gguf()), part)
+        write(part)
         part.rename(folder)
     return folder
 
 
-def hf_name(gguf_name: str) -> str:
-    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
-    stem, _, kind = gguf_name.rpartition(".")
-    if stem in WHOLE:
-        return f"{WHOLE[stem]}.{kind}"
-    _, layer, part = stem.split(".")
-    return f"model.layers.{layer}.{LAYER[part]}.{kind}"
-
-
-def rotate_half_order(weight: Array, heads: int) -> Array:
-    """Rows of a q or k projection [heads * d, in]: from pairs side by side (GGUF) to first halves, then second."""
-    rows, width = weight.shape
-    return weight.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
-
-
-def _write_folder(reader: GGUFReader, folder: Path) -> None:
-    def value(key: str) -> Any:
-        field = reader.get_field(key)
-        assert field is not None, key
-        return field.contents()
-
-    heads, kv_heads = value("llama.attention.head_count"), value("llama.attention.head_count_kv")
-    tensors: dict[str, torch.Tensor] = {}
-    for tensor in reader.tensors:
-        weight: Array = dequantize(tensor.data, tensor.tensor_type)
-        if ".attn_q." in tensor.name:
-            weight = rotate_half_order(weight, heads)
-        elif ".attn_k." in tensor.name:
-            weight = rotate_half_order(weight, kv_heads)
-        tensors[hf_name(tensor.name)] = torch.tensor(weight, dtype=torch.bfloat16)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    config = {
+def write_folder(folder: Path) -> None:
+    source = GGUFSource(demo_gguf())
+    metadata = source.metadata
+    config = source.config()
+    config |= {
         "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
         "dtype": "bfloat16",
         "hidden_act": "silu",
-        "hidden_size": value("llama.embedding_length"),
-        "intermediate_size": value("llama.feed_forward_length"),
-        "num_hidden_layers": value("llama.block_count"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "max_position_embeddings": value("llama.context_length"),
-        "rms_norm_eps": value("llama.attention.layer_norm_rms_epsilon"),
-        "rope_parameters": {"rope_type": "default", "rope_theta": value("llama.rope.freq_base")},
-        "rope_theta": value("llama.rope.freq_base"),
-        "tie_word_embeddings": "lm_head.weight" not in tensors,
-        "vocab_size": value("llama.vocab_size"),
-        "bos_token_id": value("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": value("tokenizer.ggml.eos_token_id"),
+        # Newer readers look for rope_parameters, older ones for the rope_theta that is there already.
+        "rope_parameters": {"rope_type": "default", "rope_theta": config["rope_theta"]},
+        "bos_token_id": metadata["tokenizer.ggml.bos_token_id"],
+        "eos_token_id": metadata["tokenizer.ggml.eos_token_id"],
     }
+    tokenizer = {
+        **special_texts(metadata),
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": metadata["tokenizer.chat_template"],
+    }
+    tensors = {name: source.dense(name, torch.bfloat16).contiguous() for name in source.names}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer, indent=1))
+    from_metadata(metadata, "the demo model").save(str(folder / "tokenizer.json"))
 
 
-def _write_gguf(reader: GGUFReader, folder: Path) -> None:
+def write_gguf(target: Path) -> None:
     """All matrices in bf16, norms in fp32, metadata as it was."""
-    writer = GGUFWriter(folder / "demo-bf16.gguf", "llama")
-    skipped = {"general.architecture", "general.file_type", "general.quantization_version"}
-    for key, field in reader.fields.items():
-        if key.startswith("GGUF.") or key in skipped:
-            continue
-        array = field.types[0] is GGUFValueType.ARRAY
-        writer.add_key_value(key, field.contents(), field.types[0], field.types[-1] if array else None)
+    path = demo_gguf()
+    metadata, tensors = read_metadata(path)
+    stored = np.memmap(path, dtype=np.uint8, mode="r")
+    writer = GGUFWriter(target, "llama")
+    for key, value in metadata.items():
+        match value:
+            case _ if key in ("general.architecture", "general.file_type", "general.quantization_version"):
+                pass  # the writer's own, or no longer true
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case str():
+                writer.add_string(key, value)
+            case list():
+                writer.add_array(key, value)
+            case _:
+                raise ValueError(f"{key} has a value of an unexpected kind: {value!r}")
     writer.add_file_type(BF16_FILE_TYPE)
-    for tensor in reader.tensors:
-        weight: Array = dequantize(tensor.data, tensor.tensor_type)
+    for name, info in tensors.items():
+        kind = GGMLQuantizationType(info.type)
+        elements, size = GGML_QUANT_SIZES[kind]
+        count = info.elements // elements * size
+        data = stored[info.offset : info.offset + count].reshape(*info.shape[:-1], -1)
+        weight = dequantize(data, kind).reshape(info.shape)
         if weight.ndim == 1:
-            writer.add_tensor(tensor.name, weight)
+            writer.add_tensor(name, weight)
         else:
-            kind = GGMLQuantizationType.BF16
-            writer.add_tensor(tensor.name, quantize(weight, kind), raw_dtype=kind)
+            writer.add_tensor(name, quantize(weight, BF16), raw_dtype=BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
