@@ -36,7 +36,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds of the HTTP side. Sizes in bytes, times in seconds.
 
-    body_timeout    longest pause within a body, and before a slow reader is cut off
+    body_timeout    longest pause within a body; also how long a client may leave a full send buffer untouched
     heartbeat       silence in a stream after which a comment is sent
     engine_silence  how old the engine's last sign of life may be while it still counts as alive
     """

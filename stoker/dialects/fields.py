@@ -5,7 +5,6 @@ Null counts as absent everywhere, as OpenAI clients expect. Owns no knowledge of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -101,7 +100,7 @@ class Fields:
 
     def _bounded(self, kind: str, name: str, value: float, low: float, high: float) -> None:
         param = self.param(name)
-        if math.isnan(value) or value < low:
+        if value < low:
             raise invalid(f"{kind}_below_min_value", f"'{param}' must be at least {low:g}.", param=param)
         if value > high:
             raise invalid(f"{kind}_above_max_value", f"'{param}' must be at most {high:.16g}.", param=param)

@@ -127,7 +127,7 @@ class _Run:
                 yield event
 
     async def stream(self, encoder: StreamEncoder) -> None:
-        out = EventStream(self._exchange, encoder, heartbeat=self._config.heartbeat, stall=self._config.body_timeout)
+        out = EventStream(self._exchange, encoder, heartbeat=self._config.heartbeat)
         await out.run(self.events())
 
     async def whole(self, encoder: WholeEncoder) -> None:

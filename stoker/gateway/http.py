@@ -169,7 +169,7 @@ class Exchange:
         job.result()
 
     async def _watch(self, every: float | None, tick: Callable[[], Awaitable[None]] | None) -> None:
-        """Ends when the client is gone, by a message or by `tick` saying so (ClientGoneError)."""
+        """Ends when the client is gone."""
         while True:
             try:
                 async with asyncio.timeout(every):

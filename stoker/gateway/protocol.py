@@ -1,5 +1,5 @@
-"""uvicorn's HTTP/1.1 protocol with what it leaves open: a time and size limit on request heads, a limit on
-connections, and errors in JSON. Written against uvicorn 0.54's httptools protocol.
+"""uvicorn's HTTP/1.1 protocol with what it leaves open: a time and size limit on request heads, an end for
+clients that do not read, a limit on connections, and errors in JSON. Written against uvicorn 0.54's httptools protocol.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._in_head = True
 
@@ -59,7 +60,18 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._disarm_stall()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The send buffer is full. If the client takes nothing for a while it is cut off, not just closed: closing
+        would wait until it has taken all."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(self.gateway.body_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._disarm_stall()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -113,3 +125,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _disarm_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None

@@ -112,4 +112,4 @@ async def _end(state: ServerState, grace: float) -> None:
             task.cancel()
         await asyncio.wait(set(state.tasks), timeout=_CUT_SECONDS)
     for connection in list(state.connections):
-        connection.transport.close()
+        connection.transport.abort()

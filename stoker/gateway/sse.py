@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from stoker.dialects.openai_common import StreamEncoder
 from stoker.dialects.openai_errors import encode_error
-from stoker.gateway.http import FAREWELL_SECONDS, STOPPING, ClientGoneError, Exchange
+from stoker.gateway.http import FAREWELL_SECONDS, STOPPING, Exchange
 from stoker.types.chat import Event
 from stoker.types.errors import ErrorKind, StokerError
 
@@ -30,20 +30,19 @@ class EventStream:
     """Sends the events of one request.
 
     Nothing is sent before the first event or heartbeat, so an early error still gets its own HTTP status; later ones
-    become an error event, after which the stream ends. `stall` seconds without the client taking bytes end it too.
+    become an error event, after which the stream ends.
     """
 
-    def __init__(self, exchange: Exchange, encoder: StreamEncoder, *, heartbeat: float, stall: float) -> None:
+    def __init__(self, exchange: Exchange, encoder: StreamEncoder, *, heartbeat: float) -> None:
         self._exchange = exchange
         self._encoder = encoder
         self._heartbeat = heartbeat
-        self._stall = stall
         self._lock = asyncio.Lock()
         self._last = time.monotonic()
         self._ended = False
 
     async def run(self, events: AsyncGenerator[Event]) -> None:
-        """Send everything. Raises ClientGoneError, and StokerError if it failed before the first byte."""
+        """Send everything. Raises ClientGoneError if the client leaves, StokerError if generating failed."""
         await self._exchange.attend(self._pump(events), every=self._heartbeat / 2, tick=self._beat)
 
     async def _pump(self, events: AsyncGenerator[Event]) -> None:
@@ -64,7 +63,7 @@ class EventStream:
         """What to tell the client; None if it is not there to hear it."""
         if isinstance(error, StokerError):
             return error
-        if self._exchange.gone or isinstance(error, ClientGoneError):
+        if self._exchange.gone:
             return None
         if isinstance(error, asyncio.CancelledError):
             return STOPPING
@@ -74,7 +73,7 @@ class EventStream:
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await self._write(frame(encode_error(error)), last=True)
-        except (TimeoutError, ClientGoneError):
+        except TimeoutError:
             pass  # it does not read any more; the connection is closed under it
 
     async def _beat(self) -> None:
@@ -86,11 +85,7 @@ class EventStream:
             if self._ended:
                 return
             self._ended = last
-            try:
-                async with asyncio.timeout(self._stall):
-                    if not self._exchange.status:
-                        await self._exchange.begin(200, list(_HEADERS))
-                    await self._exchange.write(data, more=not last)
-            except TimeoutError:
-                raise ClientGoneError from None
+            if not self._exchange.status:
+                await self._exchange.begin(200, list(_HEADERS))
+            await self._exchange.write(data, more=not last)
             self._last = time.monotonic()

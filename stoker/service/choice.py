@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from stoker.models.text.detokenizer import Detokenizer
 from stoker.service.stop import StopMatcher
-from stoker.service.text import Detokenizer
 from stoker.types.chat import ChoiceDone, Event, FinishReason, TextDelta, TokenLogprob
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.wire import Progress, SampledToken

@@ -9,15 +9,16 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
 
 from stoker.fleet.backend import Backend, Down, Starting
 from stoker.models.info import ModelInfo
+from stoker.models.text.model import TextModel
 from stoker.service.choice import Choice
 from stoker.service.merge import merge
-from stoker.service.text import Text
 from stoker.types.chat import ChatRequest, CompletionRequest, Done, Event, TextDelta
 from stoker.types.errors import ErrorKind, StokerError, invalid
 from stoker.types.sampling import SamplingParams
@@ -27,17 +28,18 @@ from stoker.types.wire import Generate, Ready
 T = TypeVar("T")
 
 TEXT_THREADS = 2
+TURN = 32  # steps after which others get the event loop, even if a backend has more of them ready
+LONG_TOKEN = 16  # bytes; hardly any text has so few tokens for its length
 
 
 class Service:
     """One model behind one backend. `name` is what clients call the model. Lives in one event loop."""
 
-    def __init__(self, text: Text, info: ModelInfo, backend: Backend, *, name: str | None = None) -> None:
+    def __init__(self, text: TextModel, info: ModelInfo, backend: Backend, *, name: str | None = None) -> None:
         self.name = name or info.name
         self.info = info
         self.backend = backend
         self._text = text
-        self._longest_token = max(len(text.token_bytes(token)) for token in range(text.vocab_size))
         self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
 
     def close(self) -> None:
@@ -99,12 +101,7 @@ class Service:
             self._check_ids((token,), "logit_bias")
         if isinstance(request, ChatRequest):
             self._check_chars(sum(len(message.content or "") for message in request.messages), "messages")
-            try:
-                return [self._text.render(request)]
-            except RecursionError:
-                raise invalid(
-                    "invalid_value", "The messages or tools are nested too deeply.", param="messages"
-                ) from None
+            return [self._text.render(request)]
         return [self._encode_prompt(request, position) for position in range(len(request.prompts))]
 
     def _encode_prompt(self, request: CompletionRequest, position: int) -> list[int]:
@@ -131,7 +128,13 @@ class Service:
 
     def _check_chars(self, chars: int, param: str) -> None:
         """Refuse before tokenizing what cannot fit even if every token were the longest there is."""
-        self._check_length(chars // self._longest_token, at_least=True, param=param)
+        if chars > LONG_TOKEN * self.context:
+            self._check_length(chars // self._longest_token, at_least=True, param=param)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """In bytes. Walks the vocabulary, so it is looked up only for the first prompt far too long to be sensible."""
+        return max(len(self._text.token_bytes(token)) for token in range(self._text.vocab_size))
 
     def _check_length(self, tokens: int, *, at_least: bool, param: str) -> None:
         if tokens >= self.context:
@@ -165,7 +168,7 @@ class Generation:
         self,
         request: ChatRequest | CompletionRequest,
         prompts: list[list[int]],
-        text: Text,
+        text: TextModel,
         backend: Backend,
         context: int,
         tenant: str,
@@ -229,12 +232,16 @@ class Generation:
             domain=self._domain,
         )
         async with aclosing(self._backend.generate(generate)) as steps:
+            taken = 0
             async for progress in steps:
                 ahead.set()
                 for event in choice.push(progress):
                     yield event
                 if choice.done:
                     return
+                taken += 1
+                if taken % TURN == 0:
+                    await asyncio.sleep(0)
         raise StokerError(ErrorKind.INTERNAL, "engine_protocol", "The engine ended the output without a reason.")
 
     def _sampling(self, prompt_len: int, turn: int) -> SamplingParams:

@@ -122,6 +122,7 @@ def test_ranges(name, low, high):
     step = 1 if name == "n" else step
     assert refused(**{name: low - step})[0].endswith("_below_min_value")
     assert refused(**{name: high + step})[0].endswith("_above_max_value")
+    assert refused(**{name: 10**400})[0].endswith("_above_max_value")
     for wrong in ("1", True, [], {}):
         assert refused(**{name: wrong}) == ("invalid_type", name)
 

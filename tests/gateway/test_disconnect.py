@@ -80,7 +80,7 @@ async def test_a_thousand_random_leavings_leave_nothing_open(launch):
 
 async def test_a_reader_that_stalls_is_cut(launch):
     megabyte = [1] * 180_000  # as text of six bytes each in JSON
-    server = await launch(FakeBackend(lambda _: [megabyte] * 40 + ["stop"]), body_timeout=0.3)
+    server = await launch(FakeBackend(lambda _: [megabyte, 0.0] * 40 + ["stop"]), body_timeout=0.3)
     async with connect(server) as (_, writer):
         writer.write(post(CHAT, chat_body(stream=True)))
         await server.backend.until(lambda: len(server.backend.open) == 1)
