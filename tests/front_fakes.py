@@ -12,6 +12,7 @@ from stoker.types.chat import ChatRequest
 from stoker.types.wire import EngineStats, Generate, Progress, Ready, SampledToken
 
 EOS = 256
+BIG = 257  # a token that is 64 KiB of text in an output
 VOCAB = 258
 
 
@@ -25,7 +26,8 @@ class FakeDetokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:
-        return self._decoder.decode(bytes(token for token in ids if token < 256))
+        big = "x" * 65_536 * ids.count(BIG)
+        return big + self._decoder.decode(bytes(token for token in ids if token < 256))
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)

