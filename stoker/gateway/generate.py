@@ -21,6 +21,7 @@ R = TypeVar("R", ChatRequest, CompletionRequest)
 
 _SESSION_HEADERS = (b"x-session-affinity", b"x-session-id", b"session-id", b"x-claude-code-session-id")
 _MAX_SESSION = 256
+BODIES_AT_ONCE = 8  # of the largest size; many more of the usual sizes
 
 
 def session_of(exchange: Exchange) -> str | None:
@@ -37,7 +38,7 @@ class Door:
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
-        self._budget = BodyBudget(8 * config.max_body)
+        self._budget = BodyBudget(BODIES_AT_ONCE * config.max_body)
         self._free = config.max_in_flight
 
     async def __aenter__(self) -> None:
@@ -51,10 +52,11 @@ class Door:
     async def read(self, exchange: Exchange, decode: Callable[[dict[str, Any]], T]) -> T:
         """The body through `decode`. Raises StokerError and ClientGoneError."""
         check_json_headers(exchange)
-        body = await exchange.body(self._config.max_body, self._config.body_timeout, self._budget)
-        if len(body) <= SMALL_BODY:
-            return decode(parse_object(body))
-        return await asyncio.to_thread(lambda: decode(parse_object(body)))
+        with self._budget.share() as take:
+            body = await exchange.body(self._config.max_body, self._config.body_timeout, take)
+            if len(body) <= SMALL_BODY:
+                return decode(parse_object(body))
+            return await asyncio.to_thread(lambda: decode(parse_object(body)))
 
 
 class GenerateRoute(Generic[R]):

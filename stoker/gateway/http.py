@@ -9,7 +9,8 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -39,13 +40,22 @@ class BodyBudget:
     def __init__(self, limit: int) -> None:
         self._free = limit
 
-    def take(self, count: int) -> None:
-        if count > self._free:
-            raise overloaded("Too many large requests at once.")
-        self._free -= count
+    @contextmanager
+    def share(self) -> Generator[Callable[[int], None]]:
+        """What is taken within the block is given back at its end. Taking raises CAPACITY when nothing is left."""
+        taken = 0
 
-    def give(self, count: int) -> None:
-        self._free += count
+        def take(count: int) -> None:
+            nonlocal taken
+            if count > self._free:
+                raise overloaded("Too many large requests at once.")
+            self._free -= count
+            taken += count
+
+        try:
+            yield take
+        finally:
+            self._free += taken
 
 
 def overloaded(message: str) -> StokerError:
@@ -78,9 +88,9 @@ class Exchange:
         value = self._headers.get(name)
         return None if value is None else value.decode("latin-1")
 
-    async def body(self, limit: int, timeout: float, budget: BodyBudget) -> bytes:
+    async def body(self, limit: int, timeout: float, take: Callable[[int], None]) -> bytes:
         """The whole body. Raises TOO_LARGE above `limit` (before reading where the length is announced), TIMEOUT
-        after `timeout` without a byte or below a minimum rate, and ClientGoneError."""
+        after `timeout` without a byte or below a minimum rate, ClientGoneError, and what `take` raises for a chunk."""
         length = self.header(b"content-length")
         if length is not None and length.isdecimal() and int(length) > limit:
             raise _too_large(limit)
@@ -88,27 +98,24 @@ class Exchange:
         size = 0
         loop = asyncio.get_running_loop()
         start = loop.time()
-        try:
-            while True:
-                deadline = min(loop.time() + timeout, start + timeout + size / MIN_BODY_RATE)
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        message = await self.receive()
-                except TimeoutError:
-                    raise StokerError(ErrorKind.TIMEOUT, "body_timeout", "The body came too slowly.") from None
-                if message["type"] == "http.disconnect":
-                    raise ClientGoneError
-                chunk: bytes = message.get("body", b"")
-                if size + len(chunk) > limit:
-                    raise _too_large(limit)
-                budget.take(len(chunk))
-                size += len(chunk)
-                chunks.append(chunk)
-                if not message.get("more_body", False):
-                    self._unread = False
-                    return b"".join(chunks)
-        finally:
-            budget.give(size)
+        while True:
+            deadline = min(loop.time() + timeout, start + timeout + size / MIN_BODY_RATE)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await self.receive()
+            except TimeoutError:
+                raise StokerError(ErrorKind.TIMEOUT, "body_timeout", "The body came too slowly.") from None
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            take(len(chunk))
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                self._unread = False
+                return b"".join(chunks)
 
     async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 
-from stoker.config import Tenant
+from stoker.config import ConfigError, Tenant
 from stoker.gateway.http import Exchange
 from stoker.types.errors import ErrorKind, StokerError
 
@@ -16,7 +17,8 @@ class Keys:
     """Without any tenant every request is the tenant `local`; with some, a known key is required."""
 
     def __init__(self, tenants: tuple[Tenant, ...]) -> None:
-        self._tenants = [(bytes.fromhex(tenant.key_sha256), tenant.name) for tenant in tenants]
+        """Raises ConfigError for a tenant whose `key_sha256` is no SHA-256 digest."""
+        self._tenants = [(_digest(tenant), tenant.name) for tenant in tenants]
 
     @property
     def required(self) -> bool:
@@ -39,6 +41,12 @@ class Keys:
         if found is None:
             raise StokerError(ErrorKind.AUTH, "invalid_api_key", "This API key is not known.")
         return found
+
+
+def _digest(tenant: Tenant) -> bytes:
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", tenant.key_sha256):
+        raise ConfigError(f"tenants: key_sha256 of {tenant.name} must be the 64 hex digits of a SHA-256 digest")
+    return bytes.fromhex(tenant.key_sha256)
 
 
 def _key(exchange: Exchange) -> str | None:

@@ -74,6 +74,7 @@ async def serve(app: Gateway, config: GatewayConfig, *, started: Callable[[int],
         host=config.host,
         port=config.port,
         ssl=settings.ssl,
+        ssl_handshake_timeout=config.header_timeout if settings.ssl else None,
         backlog=config.max_connections,
     )
     clock = asyncio.create_task(_tick(state))

@@ -222,8 +222,7 @@ class Generation:
         if turn:
             await ahead.wait()
         if isinstance(self.request, CompletionRequest) and self.request.echo:
-            prompt = self.request.prompts[which]
-            yield TextDelta(index=choice.index, text=prompt if isinstance(prompt, str) else self._text.decode(prompt))
+            yield TextDelta(index=choice.index, text=await self._echoed(self.request.prompts[which]))
         generate = Generate(
             id=f"{self._id}/{choice.index}",
             prompt_ids=ids,
@@ -243,6 +242,9 @@ class Generation:
                 if taken % TURN == 0:
                     await asyncio.sleep(0)
         raise StokerError(ErrorKind.INTERNAL, "engine_protocol", "The engine ended the output without a reason.")
+
+    async def _echoed(self, prompt: str | tuple[int, ...]) -> str:
+        return prompt if isinstance(prompt, str) else await asyncio.to_thread(self._text.decode, prompt)
 
     def _sampling(self, prompt_len: int, turn: int) -> SamplingParams:
         """The client's sampling with what only this side knows: what fits, what ends the output, a seed per choice."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from front_fakes import FakeBackend, say
@@ -117,6 +117,7 @@ async def test_content_type_with_charset(server):
         b"POST /v1/completions HTTP/1.1\r\ncontent-length: nonsense\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
     ],
 )
@@ -266,3 +267,21 @@ async def test_too_many_requests(launch):
     await server.backend.until(lambda: not server.backend.open)
     server.backend.script = lambda _: say("ok")
     assert (await ask(server, post(CHAT, chat_body()))).status == 200
+
+
+async def test_many_large_bodies_cannot_take_all_memory(launch):
+    """Each body is allowed; together they are above what is held at once."""
+    server = await launch(max_body=MIB)
+    size = MIB - 64
+    async with AsyncExitStack() as stack:
+        for _ in range(8):
+            _, writer = await stack.enter_async_context(connect(server))
+            writer.write(head("POST", CHAT, content_type="application/json", content_length=str(size)))
+            writer.write(b" " * (size - 1))
+            await writer.drain()
+        await asyncio.sleep(0.1)
+        answer = await ask(server, post(CHAT, b" " * size))
+        assert (answer.status, answer.code) == (503, "overloaded")
+        assert (await ask(server, post(CHAT, b" "))).status == 400
+    await asyncio.sleep(0.1)
+    assert (await ask(server, post(CHAT, b" " * size))).status == 400

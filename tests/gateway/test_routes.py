@@ -17,6 +17,7 @@ from raw_http import CHAT, ask, chat_body, connect, get, head, post, read_answer
 from stoker.config import ConfigError, GatewayConfig, Tenant
 from stoker.fleet.backend import Down, Starting
 from stoker.gateway.app import create_app
+from stoker.gateway.keys import Keys
 from stoker.gateway.server import check_exposure, serve
 
 
@@ -59,6 +60,12 @@ async def test_without_a_known_key(launch, headers, code):
 async def test_without_configured_keys_any_is_taken(server):
     assert (await ask(server, post(CHAT, chat_body(), authorization="Bearer whatever"))).status == 200
     assert server.backend.requests[0].domain == "tenant:local"
+
+
+@pytest.mark.parametrize("digest", ["", "key-a", "0" * 63, "g" * 64])
+def test_a_key_hash_that_is_none(digest):
+    with pytest.raises(ConfigError, match=r"key_sha256 of ann"):
+        Keys((Tenant(name="ann", key_sha256=digest),))
 
 
 async def test_models(server):
