@@ -60,13 +60,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     finish: FinishReason | None = None
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The request ends here with an error: `kind` is an `ErrorKind` value."""
+class Refused(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="refused"):
+    """The request ends here with an error: a `StokerError` on the wire (`kind` is an `ErrorKind` value)."""
 
     id: str
     kind: str
     code: str
     message: str
+    retry_after: float | None = None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
@@ -118,10 +119,4 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     failed_checks: int = 0
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The engine cannot start or go on; the process ends after this."""
-
-    message: str
-
-
-FromEngine = Step | Refused | Loading | Ready | EngineStats | Failed
+FromEngine = Step | Refused | Loading | Ready | EngineStats

@@ -1,0 +1,96 @@
+"""From a specification to a running core: load the graph, size the pool, join the parts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from stoker.engine.blocks import BlockPool
+from stoker.engine.core import EngineCore
+from stoker.engine.executor import LocalExecutor, blocks_within, kv_bytes_per_token
+from stoker.engine.scheduler import Limits, Scheduler
+from stoker.engine.spec import EngineSpec
+from stoker.models.loader import load_graph, preferred_dtype
+from stoker.models.source import ModelError
+from stoker.types.wire import Ready
+
+CPU_STEP_TOKENS = 512  # about the largest chunk that a laptop computes while a stream hardly notices
+GPU_STEP_TOKENS = 8192
+CPU_KV_BYTES = 640 << 20
+GPU_KV_SHARE = 0.85  # of what is free once the weights are loaded
+
+
+def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> EngineCore:
+    """Raises ModelError when the model cannot be loaded or its KV cache does not fit."""
+    began = time.monotonic()
+    config = spec.config
+    torch.set_grad_enabled(False)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device = _device(config.device)
+    dtype = preferred_dtype(device) if config.dtype == "auto" else getattr(torch, config.dtype)
+    graph = load_graph(spec.files, dtype=dtype, device=device, progress=progress)
+    context = min(config.context or spec.info.context, spec.info.context)
+    per_token = kv_bytes_per_token(graph, dtype)
+    budget = config.kv_memory or _kv_budget(device, context * per_token)
+    blocks = blocks_within(budget, graph, dtype, config.block_size)
+    if blocks < 1:
+        raise ModelError(f"{budget:,} bytes of KV memory hold no block: one token takes {per_token:,} bytes")
+    progress("reserving the KV cache", 1.0)
+    executor = LocalExecutor(graph, num_blocks=blocks, block_size=config.block_size, device=device, dtype=dtype)
+    limits = Limits(
+        vocab_size=graph.vocab_size,
+        context=context,
+        step_tokens=config.step_tokens or (CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS),
+        max_running=config.max_running,
+        max_waiting=config.max_waiting,
+        lane_reserve=config.lane_reserve,
+    )
+    scheduler = Scheduler(
+        BlockPool(blocks, config.block_size),
+        limits,
+        key=bytes.fromhex(spec.chain_key),
+        fingerprint=spec.info.fingerprint,
+    )
+    ready = Ready(
+        context=scheduler.context,
+        kv_tokens=blocks * config.block_size,
+        block_size=config.block_size,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        load_seconds=time.monotonic() - began,
+    )
+    return EngineCore(scheduler, executor, eos_ids=spec.info.eos_ids, ready=ready)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _kv_budget(device: torch.device, one_context: int) -> int:
+    """On a GPU most of what is free. On a CPU enough for two full contexts or `CPU_KV_BYTES`, within half of the memory
+    that is available: the pool is touched only as it fills."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free * GPU_KV_SHARE)
+    return min(max(2 * one_context, CPU_KV_BYTES), _available_memory() // 2)
+
+
+def _available_memory() -> int:
+    """Bytes that can be taken without swapping; where the system does not say, half of what is built in."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) << 10
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -1,0 +1,150 @@
+"""The asyncio side of an engine process: sends requests, sorts what comes back by request.
+
+Owns one DEALER socket and the table of open requests. Does not own the process, restarts or state shown to people
+(fleet/supervisor.py does), and never imports torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from stoker.types.errors import ErrorKind, StokerError
+from stoker.types.wire import (
+    Abort,
+    EngineStats,
+    FromEngine,
+    Generate,
+    Hello,
+    Loading,
+    Progress,
+    Ready,
+    Refused,
+    Shutdown,
+    Step,
+    ToEngine,
+)
+
+HELLO_SECONDS = 1.0
+SEND_QUEUE = 4096  # messages waiting for a stuck engine before new requests are refused
+
+Status = Loading | Ready
+
+
+class EngineClient:
+    """One connection to one engine process. Create and use it inside one running event loop.
+
+    `on_status` is called with every `Loading` and the first `Ready`. A second `Ready` means that the
+    engine had given this client up (it read too slowly or was silent for too long): its open requests then fail.
+    """
+
+    def __init__(self, endpoint: str, on_status: Callable[[Status], None]) -> None:
+        self.stats: EngineStats | None = None
+        self._on_status = on_status
+        self._heard = float("-inf")
+        self._ready = False
+        self._open: dict[str, asyncio.Queue[Progress | StokerError]] = {}
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
+        self._socket.connect(endpoint)
+        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._greet())]
+
+    @property
+    def heartbeat_age(self) -> float:
+        """Seconds since the engine's loop last showed that it moves."""
+        return time.monotonic() - self._heard
+
+    async def generate(self, request: Generate) -> AsyncGenerator[Progress]:
+        """See `Backend.generate`. Leaving early aborts the request in the engine."""
+        if request.id in self._open:
+            raise StokerError(ErrorKind.INTERNAL, "duplicate_request", f"request id {request.id} is in use")
+        inbox: asyncio.Queue[Progress | StokerError] = asyncio.Queue()
+        self._open[request.id] = inbox
+        finished = False
+        try:
+            await self._send(request)
+            while not finished:
+                item = await inbox.get()
+                if isinstance(item, StokerError):
+                    finished = True
+                    raise item
+                finished = item.finish is not None
+                yield item
+        finally:
+            self._open.pop(request.id, None)
+            if not finished:
+                with suppress(StokerError):
+                    await self._send(Abort(id=request.id))
+
+    def fail(self, error: StokerError) -> None:
+        """End every open request with `error`: the engine is gone."""
+        for inbox in self._open.values():
+            inbox.put_nowait(error)
+
+    async def shutdown(self) -> None:
+        """Ask the process to end; it may already be gone."""
+        with suppress(StokerError):
+            await self._send(Shutdown())
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close(0)
+        self._context.term()
+
+    async def _send(self, message: ToEngine) -> None:
+        try:
+            await self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise StokerError(
+                ErrorKind.CAPACITY, "engine_stuck", "The engine does not take requests at present.", retry_after=5.0
+            ) from None
+
+    async def _greet(self) -> None:
+        """Introduce this client until answered, then show each second that it lives."""
+        while True:
+            with suppress(StokerError):
+                await self._send(Hello())
+            await asyncio.sleep(HELLO_SECONDS if self._ready else 0.05)
+
+    async def _receive(self) -> None:
+        while True:
+            message = self._decoder.decode(await self._socket.recv())
+            self._heard = time.monotonic()
+            if isinstance(message, Step):
+                for progress in message.progress:
+                    self._deliver(progress.id, progress)
+            elif isinstance(message, EngineStats):
+                self.stats = message
+            elif isinstance(message, Refused):
+                error = StokerError(
+                    ErrorKind(message.kind), message.code, message.message, retry_after=message.retry_after
+                )
+                self._deliver(message.id, error)
+            elif isinstance(message, Ready) and self._ready:
+                self.fail(_forgotten())
+            else:
+                self._ready = isinstance(message, Ready)
+                self._on_status(message)
+
+    def _deliver(self, request_id: str, item: Progress | StokerError) -> None:
+        """Late tokens of a request that was left are dropped: its abort is under way."""
+        if inbox := self._open.get(request_id):
+            inbox.put_nowait(item)
+
+
+def _forgotten() -> StokerError:
+    return StokerError(
+        ErrorKind.UNAVAILABLE, "engine_lost_client", "The engine dropped this request because its reader stood still."
+    )

@@ -1,0 +1,102 @@
+"""Requests in, tokens out: the scheduler and the executor joined, several clients kept apart.
+
+Owns the names of requests across clients and the model's own end tokens. Sockets are in process.py; decisions are in
+scheduler.py; computing is behind `Executor`.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+
+import msgspec
+
+from stoker.engine.executor import Executor
+from stoker.engine.scheduler import Outcome, Scheduler
+from stoker.types.errors import StokerError
+from stoker.types.wire import EngineStats, Generate, Progress, Ready, Refused
+
+log = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """`eos_ids` end an output unless its request says `ignore_eos`. `ready` describes this engine to its clients."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, *, eos_ids: tuple[int, ...], ready: Ready) -> None:
+        self.ready = ready
+        self._scheduler = scheduler
+        self._executor = executor
+        self._eos_ids = eos_ids
+        self._numbers = count()
+        self._inner: dict[tuple[bytes, str], str] = {}  # a client's request -> the scheduler's name for it
+        self._outer: dict[str, tuple[bytes, str]] = {}
+        self._stalled = False
+
+    @property
+    def busy(self) -> bool:
+        """Another step can be made now. False also when all that waits needs news from outside."""
+        return not self._scheduler.idle and not self._stalled
+
+    def submit(self, client: bytes, request: Generate) -> Refused | None:
+        """Queue `request`, or say why not."""
+        inner = str(next(self._numbers))
+        sampling = request.sampling
+        if not sampling.ignore_eos:
+            sampling = msgspec.structs.replace(sampling, stop_ids=(*self._eos_ids, *sampling.stop_ids))
+        try:
+            self._scheduler.add(msgspec.structs.replace(request, id=inner, sampling=sampling))
+        except StokerError as error:
+            return Refused(
+                id=request.id, kind=error.kind, code=error.code, message=error.message, retry_after=error.retry_after
+            )
+        self._inner[client, request.id] = inner
+        self._outer[inner] = (client, request.id)
+        self._stalled = False
+        return None
+
+    def abort(self, client: bytes, request_id: str) -> None:
+        """Free what the request holds, now or when the step in flight has ended. Unknown ids are fine."""
+        inner = self._inner.pop((client, request_id), None)
+        if inner is not None:
+            del self._outer[inner]
+            self._scheduler.abort(inner)
+            self._stalled = False
+
+    def drop_client(self, client: bytes) -> int:
+        """Abort all that `client` asked for; returns how many requests that were."""
+        requests = [request_id for owner, request_id in self._inner if owner == client]
+        for request_id in requests:
+            self.abort(client, request_id)
+        return len(requests)
+
+    def step(self) -> dict[bytes, list[Progress]]:
+        """Plan, execute, apply. What came of it, by client; empty if there was nothing to do."""
+        plan = self._scheduler.plan()
+        self._stalled = plan is None
+        if plan is None:
+            return {}
+        news: dict[bytes, list[Progress]] = {}
+        for outcome in self._scheduler.apply(self._executor.execute(plan)):
+            client, progress = self._report(outcome)
+            news.setdefault(client, []).append(progress)
+        if self._scheduler.idle:
+            for fault in self._scheduler.check():
+                log.error("block pool: %s", fault, extra={"action": "pool_check"})
+        return news
+
+    def stats(self) -> EngineStats:
+        return self._scheduler.stats()
+
+    def _report(self, outcome: Outcome) -> tuple[bytes, Progress]:
+        client, request_id = self._outer[outcome.request]
+        if outcome.finish is not None:
+            del self._outer[outcome.request], self._inner[client, request_id]
+        if outcome.error is not None:
+            log.error("request failed: %s", outcome.error, extra={"action": "request_failed"})
+        return client, Progress(
+            id=request_id,
+            tokens=outcome.tokens,
+            cached=outcome.cached,
+            output=outcome.output,
+            finish=outcome.finish,
+        )

@@ -1,0 +1,24 @@
+"""What an engine process is started with: one JSON object on its standard input. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from stoker.config import EngineConfig
+from stoker.models.info import ModelInfo
+from stoker.models.source import ModelFiles
+
+
+class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """`endpoint` is the ZeroMQ address to bind; `chain_key` the hex key of the hash chain, the same for every
+    engine of one installation; `log_format` and `log_level` as in the configuration."""
+
+    files: ModelFiles
+    info: ModelInfo
+    config: EngineConfig
+    endpoint: str
+    chain_key: str
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,0 +1,183 @@
+"""One engine process of our own as a `Backend`: started, watched, restarted.
+
+Owns the process and its run folder. Does not route (one replica) and does not decide that a silent engine hangs: it
+reports the age of the last heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+import msgspec
+
+from stoker.engine.client import EngineClient, Status
+from stoker.engine.spec import EngineSpec
+from stoker.fleet.backend import Down, Starting, State
+from stoker.types.errors import ErrorKind, StokerError
+from stoker.types.wire import EngineStats, Generate, Progress, Ready
+
+BACKOFF_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
+STABLE_SECONDS = 60.0  # an engine that served this long starts the backoff anew
+STOP_SECONDS = 0.7  # between asking an engine to end and killing it
+ENGINE_COMMAND = (sys.executable, "-m", "stoker.engine")
+
+log = logging.getLogger(__name__)
+
+
+class LocalReplica:
+    """An engine in a child process. `await start()`, then use as a `Backend`; `await stop()` leaves no process.
+
+    `spec` makes the engine's specification for the endpoint it gets. An engine that fails before it ever served is not
+    tried again (`Down.final`): its model or configuration is wrong. One that served and died is restarted for ever.
+    """
+
+    def __init__(
+        self,
+        spec: Callable[[str], EngineSpec],
+        *,
+        command: Sequence[str] = ENGINE_COMMAND,
+        on_state: Callable[[State], None] = lambda _: None,
+    ) -> None:
+        self._spec = spec
+        self._command = command
+        self._on_state = on_state
+        self._state: State = Starting(stage="starting the engine", fraction=0.0)
+        self._client: EngineClient | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._served = False
+        self._stopping = asyncio.Event()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def stats(self) -> EngineStats | None:
+        return self._client.stats if self._client else None
+
+    @property
+    def heartbeat_age(self) -> float:
+        return self._client.heartbeat_age if self._client else float("inf")
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process id while one runs."""
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Start the process and return at once; `state` tells how far it is."""
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        if self._watcher is None:
+            return
+        self._stopping.set()
+        if self._client:
+            await self._client.shutdown()
+        _, late = await asyncio.wait({self._watcher}, timeout=STOP_SECONDS)
+        if late and self._process:
+            _kill(self._process)
+        await self._watcher
+        self._set_state(Down(reason="stopped", final=True))
+
+    async def generate(self, request: Generate) -> AsyncGenerator[Progress]:
+        client = self._client
+        if client is None or not isinstance(self._state, Ready):
+            raise unavailable(self._state)
+        async with aclosing(client.generate(request)) as stream:
+            async for progress in stream:
+                yield progress
+
+    async def _watch(self) -> None:
+        attempt = 0
+        while True:
+            started = time.monotonic()
+            reason = await self._run()
+            if self._stopping.is_set():
+                return
+            if not self._served:
+                self._set_state(Down(reason=reason, final=True))
+                return
+            attempt = 0 if time.monotonic() - started > STABLE_SECONDS else attempt + 1
+            pause = BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]
+            log.error("engine stopped: %s; restarting in %.1f s", reason, pause, extra={"action": "engine_restart"})
+            self._set_state(Down(reason=f"{reason}; restarting"))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+                return
+            self._set_state(Starting(stage="restarting the engine", fraction=0.0))
+
+    async def _run(self) -> str:
+        """One life of the engine process; returns why it ended."""
+        folder = Path(tempfile.mkdtemp(prefix="stoker-"))  # 0700, so only this user reaches the socket
+        endpoint = f"ipc://{folder}/engine"
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, start_new_session=True)
+        client = EngineClient(endpoint, self._on_status)
+        self._process, self._client = process, client
+        try:
+            reason, _ = await process.communicate(msgspec.json.encode(self._spec(endpoint)))
+            return reason.decode(errors="replace").strip() or _exit_reason(await process.wait())
+        finally:
+            self._process = self._client = None
+            if process.returncode is None:
+                _kill(process)
+                await process.wait()
+            client.fail(_crashed())
+            await client.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _on_status(self, status: Status) -> None:
+        if isinstance(status, Ready):
+            self._served = True
+            self._set_state(status)
+        else:
+            self._set_state(Starting(stage=status.stage, fraction=status.fraction))
+
+    def _set_state(self, state: State) -> None:
+        self._state = state
+        self._on_state(state)
+
+
+def unavailable(state: State) -> StokerError:
+    """The answer to a request that came while the engine does not serve."""
+    if isinstance(state, Starting):
+        text = f"The model is not ready: {state.stage} ({state.fraction:.0%})."
+        return StokerError(ErrorKind.UNAVAILABLE, "model_loading", text, retry_after=2.0)
+    reason = state.reason if isinstance(state, Down) else "no connection"
+    text = f"The engine is down: {reason}."
+    return StokerError(ErrorKind.UNAVAILABLE, "engine_down", text, retry_after=5.0)
+
+
+def _crashed() -> StokerError:
+    return StokerError(
+        ErrorKind.UNAVAILABLE,
+        "engine_crashed",
+        "The engine stopped while it worked on this request and is being restarted. Send it again.",
+        retry_after=5.0,
+    )
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """The engine and whatever it started: they are a process group of their own."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _exit_reason(code: int) -> str:
+    if code >= 0:
+        return f"the engine ended with status {code}"
+    name = signal.Signals(-code).name
+    hint = ", perhaps out of memory" if name == "SIGKILL" else ""
+    return f"the engine was killed by {name}{hint}"

@@ -1,0 +1,287 @@
+"""The engine's loop over a real socket, with a scripted core in place of a model."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from stoker.config import EngineConfig
+from stoker.engine import process
+from stoker.engine.process import EngineProcess
+from stoker.engine.spec import EngineSpec
+from stoker.models.info import ModelInfo
+from stoker.models.source import ModelFiles
+from stoker.types.sampling import SamplingParams
+from stoker.types.wire import (
+    Abort,
+    EngineStats,
+    FromEngine,
+    Generate,
+    Hello,
+    Loading,
+    Progress,
+    Ready,
+    Refused,
+    SampledToken,
+    Shutdown,
+    Step,
+    ToEngine,
+)
+
+READY = Ready(context=64, kv_tokens=256, block_size=16, dtype="float32", device="cpu", load_seconds=0.1)
+STATS = EngineStats(**dict.fromkeys(EngineStats.__struct_fields__, 0))
+
+
+class ScriptedCore:
+    """One token a step for each request until it has made as many as its prompt has; errors on demand."""
+
+    ready = READY
+
+    def __init__(self) -> None:
+        self.left: dict[tuple[bytes, str], int] = {}
+        self.dropped: list[int] = []
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.left)
+
+    def submit(self, client: bytes, request: Generate) -> Refused | None:
+        if not request.prompt_ids:
+            return Refused(id=request.id, kind="invalid_request_error", code="empty", message="no prompt")
+        if request.prompt_ids == [666]:
+            raise RuntimeError("the core is broken")
+        self.left[client, request.id] = len(request.prompt_ids)
+        return None
+
+    def abort(self, client: bytes, request_id: str) -> None:
+        self.left.pop((client, request_id), None)
+
+    def drop_client(self, client: bytes) -> int:
+        mine = [key for key in self.left if key[0] == client]
+        for key in mine:
+            del self.left[key]
+        self.dropped.append(len(mine))
+        return len(mine)
+
+    def step(self) -> dict[bytes, list[Progress]]:
+        news: dict[bytes, list[Progress]] = {}
+        for key in list(self.left):
+            self.left[key] -= 1
+            finish = "length" if self.left[key] == 0 else None
+            news.setdefault(key[0], []).append(Progress(id=key[1], tokens=[SampledToken(7)], finish=finish))
+            if finish:
+                del self.left[key]
+        time.sleep(0.001)
+        return news
+
+    def stats(self) -> EngineStats:
+        return STATS
+
+
+class Engine:
+    """An `EngineProcess` in a thread, and sockets to talk to it."""
+
+    def __init__(self, folder: Path, *, loads: bool = True) -> None:
+        self.core = ScriptedCore()
+        self.error: Exception | None = None
+        self.endpoint = f"ipc://{folder}/engine"
+        self.context = zmq.Context()
+        self.loading = threading.Event()
+        if loads:
+            self.loading.set()
+        self.peers: list[Peer] = []
+        spec = EngineSpec(
+            files=ModelFiles(name="m", root=str(folder), gguf=None),
+            info=ModelInfo(name="m", architecture="llama", context=64, vocab_size=100, eos_ids=(0,), fingerprint="ab"),
+            config=EngineConfig(),
+            endpoint=self.endpoint,
+            chain_key="00" * 32,
+        )
+        self.process = EngineProcess(spec, self._build)  # pyright: ignore[reportArgumentType]
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _build(self, spec: EngineSpec, progress: Callable[[str, float], None]) -> ScriptedCore:
+        progress("reading", 0.5)
+        while not self.loading.wait(0.01):
+            progress("reading", 0.6)
+        return self.core
+
+    def _run(self) -> None:
+        try:
+            self.process.run()
+        except Exception as error:
+            self.error = error
+
+    def connect(self) -> Peer:
+        socket = self.context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self.endpoint)
+        self.peers.append(Peer(socket))
+        return self.peers[-1]
+
+    def close(self) -> None:
+        for peer in self.peers:
+            peer.socket.close()
+        self.context.destroy(0)
+
+    def join(self) -> None:
+        self.thread.join(5.0)
+        assert not self.thread.is_alive()
+
+
+class Peer:
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.socket = socket
+
+    def send(self, message: ToEngine) -> None:
+        self.socket.send(msgspec.msgpack.encode(message))
+
+    def get(self, *kinds: type, within: float = 5.0) -> FromEngine:
+        """The next message of one of `kinds`."""
+        end = time.monotonic() + within
+        while self.socket.poll(max(0.0, end - time.monotonic()) * 1000):
+            message = msgspec.msgpack.decode(self.socket.recv(), type=FromEngine)
+            if isinstance(message, kinds):
+                return message
+        raise AssertionError(f"no {[kind.__name__ for kind in kinds]} within {within} s")
+
+    def tokens(self, request_id: str) -> int:
+        """Read until `request_id` finishes; how many tokens it got."""
+        count = 0
+        while True:
+            step = self.get(Step)
+            assert isinstance(step, Step)
+            for progress in step.progress:
+                if progress.id == request_id:
+                    count += len(progress.tokens)
+                    if progress.finish:
+                        return count
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    monkeypatch.setattr(process, "HEARTBEAT_SECONDS", 0.05)
+    running = Engine(tmp_path)
+    yield running
+    if running.thread.is_alive():
+        running.connect().send(Shutdown())
+        running.join()
+    running.close()
+
+
+def generate(request_id: str, tokens: int) -> Generate:
+    return Generate(id=request_id, prompt_ids=[1] * tokens, sampling=SamplingParams())
+
+
+def test_two_clients_get_their_own_tokens(engine: Engine) -> None:
+    first, second = engine.connect(), engine.connect()
+    for peer in (first, second):
+        peer.send(Hello())
+        peer.send(generate("same-id", 5 if peer is first else 9))
+    assert first.get(Ready) == READY
+    assert first.tokens("same-id") == 5
+    assert second.tokens("same-id") == 9
+
+
+def test_beats_while_idle(engine: Engine) -> None:
+    peer = engine.connect()
+    peer.send(Hello())
+    assert [peer.get(EngineStats) for _ in range(3)] == [STATS] * 3
+
+
+def test_refusal_and_abort(engine: Engine) -> None:
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.send(generate("empty", 0))
+    refused = peer.get(Refused)
+    assert isinstance(refused, Refused)
+    assert (refused.id, refused.code) == ("empty", "empty")
+    peer.send(generate("long", 100_000))
+    peer.get(Step)
+    for request_id in ("long", "long", "unknown"):
+        peer.send(Abort(id=request_id))
+    peer.send(generate("next", 3))
+    assert peer.tokens("next") == 3
+    assert not engine.core.left
+
+
+def test_garbage_is_dropped(engine: Engine) -> None:
+    peer = engine.connect()
+    peer.send(Hello())
+    for garbage in (b"", b"\xff\xfe", msgspec.msgpack.encode({"type": "unknown"}), b"\x81"):
+        peer.socket.send(garbage)
+    peer.socket.send_multipart([b"a", b"b", b"c"])
+    peer.send(generate("fine", 2))
+    assert peer.tokens("fine") == 2
+
+
+def test_a_closed_client_is_forgotten(engine: Engine) -> None:
+    peer, other = engine.connect(), engine.connect()
+    other.send(Hello())
+    peer.send(Hello())
+    peer.send(generate("long", 100_000))
+    peer.get(Step)
+    peer.socket.close()
+    deadline = time.monotonic() + 5.0
+    while engine.core.left and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert engine.core.dropped == [1]
+    other.send(generate("other", 2))
+    assert other.tokens("other") == 2
+
+
+def test_a_silent_client_is_told_when_it_comes_back(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "CLIENT_SILENCE_SECONDS", 0.2)
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.get(Ready)
+    peer.send(generate("long", 100_000))
+    deadline = time.monotonic() + 5.0
+    while not engine.core.dropped and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert engine.core.dropped == [1]
+    peer.send(generate("unheard", 3))  # not greeted again yet: nobody would read its tokens
+    peer.send(Hello())
+    assert peer.get(Ready) == READY
+    assert not engine.core.left
+
+
+def test_a_client_that_does_not_read_is_forgotten(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "OUTBOX_MESSAGES", 50)
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.send(generate("flood", 10_000_000))
+    deadline = time.monotonic() + 20.0
+    while not engine.core.dropped and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert engine.core.dropped == [1]
+
+
+def test_while_loading(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, loads=False)
+    peer = engine.connect()
+    peer.send(Hello())
+    assert isinstance(peer.get(Loading), Loading)
+    peer.send(generate("early", 3))
+    refused = peer.get(Refused)
+    assert isinstance(refused, Refused)
+    assert refused.code == "model_loading"
+    peer.send(Shutdown())
+    engine.join()
+    assert engine.error is None
+    engine.close()
+
+
+def test_a_broken_core_ends_the_process_with_its_error(engine: Engine) -> None:
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.send(Generate(id="x", prompt_ids=[666], sampling=SamplingParams()))
+    engine.join()
+    assert isinstance(engine.error, RuntimeError)
