@@ -8,12 +8,13 @@ import sys
 import typer
 from typer.exceptions import Abort, TyperException
 
-from stoker.cli import chat, doctor, version
+from stoker.cli import chat, doctor, serve, version
 from stoker.cli.output import fail
 
 EXAMPLES = """
 [bold]Examples[/]
 
+  stoker serve                   serve the demo model on 127.0.0.1:8000
   stoker chat                    talk to it in this terminal
   stoker doctor                  what this host can do
   stoker version                 which Stoker, Python and platform this is
@@ -25,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=chat.EXAMPLES)(chat.chat)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=version.EXAMPLES)(version.version)
