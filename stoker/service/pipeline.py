@@ -27,7 +27,8 @@ from stoker.types.wire import Generate, Ready
 
 T = TypeVar("T")
 
-TEXT_THREADS = 2
+LONG_THREADS = 2
+QUICK_SIZE = 16 * 1024  # characters or ids
 TURN = 32  # steps after which others get the event loop, even if a backend has more of them ready
 LONG_TOKEN = 16  # bytes; hardly any text has so few tokens for its length
 
@@ -40,11 +41,13 @@ class Service:
         self.info = info
         self.backend = backend
         self._text = text
-        self._threads = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+        self._quick = ThreadPoolExecutor(1, thread_name_prefix="text-quick")
+        self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="text-long")
 
     def close(self) -> None:
         """Let the text threads go. Requests still waiting for one are cancelled."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._quick, self._long):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def context(self) -> int:
@@ -66,12 +69,12 @@ class Service:
 
     async def tokenize(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
         """The prompt of a chat, or each prompt of a completion, as token ids; in a thread of the text pool."""
-        return await self._in_thread(lambda: self._encode(request))
+        return await self._in_thread(lambda: self._encode(request), _size(request))
 
     async def decode(self, ids: tuple[int, ...]) -> str:
         """Token ids as text, special tokens included. Raises StokerError for ids outside the vocabulary."""
         self._check_ids(ids, "tokens")
-        return await self._in_thread(lambda: self._text.decode(ids))
+        return await self._in_thread(lambda: self._text.decode(ids), len(ids))
 
     def check_model(self, model: str) -> None:
         """Raise NOT_FOUND unless `model` is served here."""
@@ -83,8 +86,10 @@ class Service:
                 param="model",
             )
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _in_thread(self, work: Callable[[], T], size: int) -> T:
+        """Short prompts have a thread of their own: they never wait for long ones."""
+        threads = self._quick if size <= QUICK_SIZE else self._long
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def _check_ready(self) -> None:
         match self.backend.state:
@@ -100,7 +105,7 @@ class Service:
         for token in request.sampling.logit_bias:
             self._check_ids((token,), "logit_bias")
         if isinstance(request, ChatRequest):
-            self._check_chars(sum(len(message.content or "") for message in request.messages), "messages")
+            self._check_chars(_size(request), "messages")
             return [self._text.render(request)]
         return [self._encode_prompt(request, position) for position in range(len(request.prompts))]
 
@@ -144,6 +149,17 @@ class Service:
                 "tokens and must hold at least one token of output too.",
                 param=param,
             )
+
+
+def _size(request: ChatRequest | CompletionRequest) -> int:
+    """Characters and ids that are to become the prompt: how much work it is, and a bound on how long it can be."""
+    if isinstance(request, CompletionRequest):
+        return sum(map(len, request.prompts))
+    size = sum(len(tool.description or "") + len(msgspec.json.encode(tool.parameters)) for tool in request.tools)
+    for message in request.messages:
+        size += len(message.content or "") + len(message.reasoning or "")
+        size += sum(len(call.arguments) for call in message.tool_calls)
+    return size
 
 
 def _param(request: ChatRequest | CompletionRequest, position: int) -> str:

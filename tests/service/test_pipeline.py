@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import aclosing
 
 import pytest
@@ -8,7 +9,7 @@ from front_fakes import EOS, INFO, VOCAB, FakeBackend, FakeText, say
 
 from stoker.fleet.backend import Down, Starting
 from stoker.service.pipeline import Service
-from stoker.types.chat import ChatRequest, ChoiceDone, CompletionRequest, Done, Message, TextDelta
+from stoker.types.chat import ChatRequest, ChoiceDone, CompletionRequest, Done, Message, TextDelta, Tool, ToolCall
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.lane import Lane
 from stoker.types.sampling import SamplingParams
@@ -154,7 +155,17 @@ async def test_the_context_is_checked_before_the_engine_is_asked(service):
 
 
 async def test_hopeless_prompts_are_not_even_tokenized(service):
-    service._text.encode = None
+    service._text.encode = service._text.render = None
+    user, long = Message(role="user", content="Hi"), "x" * (4096 * 17)
+    call = ToolCall(id="1", name="f", arguments=long)
+    for chat in (
+        {"messages": (Message(role="user", content=long),)},
+        {"messages": (user, Message(role="assistant", reasoning=long))},
+        {"messages": (user, Message(role="assistant", tool_calls=(call,)))},
+        {"messages": (user,), "tools": (Tool(name="f", description=long),)},
+        {"messages": (user,), "tools": (Tool(name="f", parameters={"x": long}),)},
+    ):
+        assert (await refused(service, ChatRequest(model="fake", **chat))).code == "context_length_exceeded"
     error = await refused(service, completion("x" * (4096 * 17)))  # the longest token, <eos>, has 5 bytes
     assert "at least 13926 tokens" in error.message
 
@@ -169,6 +180,21 @@ async def test_hopeless_prompts_are_not_even_tokenized(service):
 async def test_ids_outside_the_vocabulary(service, request_, param):
     error = await refused(service, request_)
     assert (error.code, error.param) == ("invalid_value", param)
+
+
+async def test_short_prompts_never_wait_for_long_ones(service):
+    encode, go = service._text.encode, threading.Event()
+
+    def slow(text):
+        if len(text) > 20_000:
+            go.wait(5.0)
+        return encode(text)
+
+    service._text.encode = slow
+    long = [asyncio.create_task(refused(service, completion("x" * 30_000))) for _ in range(8)]
+    await asyncio.wait_for(run(service, completion("short")), 2.0)
+    go.set()
+    assert {error.code for error in await asyncio.gather(*long)} == {"context_length_exceeded"}
 
 
 async def test_an_empty_prompt(service):
