@@ -1,4 +1,4 @@
-"""The three types of ASGI. The gateway is written against these alone, so the server under it can be changed."""
+"""The types of ASGI. The gateway is written against these alone, so the server under it can be changed."""
 
 from __future__ import annotations
 
@@ -9,4 +9,3 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
