@@ -23,6 +23,7 @@ from tokenizers import AddedToken
 from stoker.types.errors import invalid
 
 JOINT = "\ufdd0"
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON escapes can smuggle halves in; no tokenizer takes them
 _MAX_DEPTH = 64
 
 
@@ -78,7 +79,7 @@ class ControlTokens:
         return [text for part in parts if (text := part.replace(JOINT, "") if isinstance(part, str) else part) != ""]
 
     def _guard_text(self, text: str) -> str:
-        text = text.replace(JOINT, "")
+        text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).replace(JOINT, "")
         body = text.strip()  # templates trim: the borders that count are those of the trimmed string
         size, reach = len(body), min(len(body), self._longest)
         head, tail = _fold(body[:reach]), _fold(body[size - reach :])
