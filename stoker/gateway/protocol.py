@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stoker.config import GatewayConfig
 
 MAX_HEAD = 64 * 1024
+LINGER_SECONDS = 1.0
 
 
 def _refusal(status: int, error: StokerError, extra: bytes = b"") -> bytes:
@@ -50,11 +51,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._in_head = True
+        self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.gateway.max_connections:
             self._refuse(_FULL)
+            self.transport.close()
             return
         self._arm()
 
@@ -74,12 +77,12 @@ class GuardedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > MAX_HEAD and not self.transport.is_closing():
+        if self._in_head and self._head_bytes > MAX_HEAD:
             self._refuse(_LONG)
 
     def eof_received(self) -> None:
@@ -88,8 +91,9 @@ class GuardedProtocol(HttpToolsProtocol):
         incomplete = (
             self._head_bytes > 0 if self._in_head else self.cycle.more_body and not self.cycle.response_complete
         )
-        if incomplete and not self.transport.is_closing():
+        if incomplete and not self._refused:
             self._refuse(_INCOMPLETE)
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -111,11 +115,26 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(_MALFORMED)
 
     def _refuse(self, response: bytes) -> None:
-        """Answer and close, unless an answer is already under way: then only close."""
+        """Answer and close, unless an answer is already under way: then only close.
+
+        What the client still sends is dropped for a moment first: closing a connection on unread bytes resets it, and
+        the client would never see why.
+        """
         self._disarm()
-        if not self.cycle or self.cycle.response_complete or not self.cycle.response_started:
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        answered = self.cycle and self.cycle.response_started and not self.cycle.response_complete
+        if self.cycle and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if not answered:
             self.transport.write(response)
-        self.transport.close()
+        if answered or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def _arm(self) -> None:
         self._disarm()
