@@ -14,7 +14,7 @@ from stoker.gateway.generate import Door
 from stoker.gateway.http import Exchange
 from stoker.service.pipeline import Service
 from stoker.types.errors import ErrorKind, StokerError
-from stoker.types.wire import Ready
+from stoker.types.wire import EngineStats, Ready
 
 _BANNER = f"Stoker {__version__}. OpenAI-compatible API under /v1, its description at /openapi.json.\n".encode()
 
@@ -39,6 +39,7 @@ class _Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fraction: float | None = None
     reason: str | None = None
     heartbeat_age: float | None = None
+    engine: EngineStats | None = None
 
 
 class InfoRoutes:
@@ -94,10 +95,11 @@ class InfoRoutes:
                 await self._health(exchange, 200, _Health(status="live"))
 
     async def ready(self, exchange: Exchange, tenant: str) -> None:
-        """200 only when a request sent now would be served."""
+        """200 only when a request sent now would be served; then with the engine's own figures."""
         match self._service.backend.state:
             case Ready():
-                await self._health(exchange, 200, _Health(status="ready"))
+                stats = self._service.backend.stats
+                await self._health(exchange, 200, _Health(status="ready", engine=stats))
             case Starting(stage=stage, fraction=fraction):
                 await self._health(exchange, 503, _Health(status="starting", stage=stage, fraction=fraction))
             case Down(reason=reason):

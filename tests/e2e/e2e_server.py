@@ -1,0 +1,68 @@
+"""A real `stoker serve` with the demo model, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+KEYS = {"alice": "sk-alice-0123456789", "bob": "sk-bob-0123456789"}
+
+
+class Server:
+    """`stoker serve` on a free port. `stop()` returns how long Ctrl-C took."""
+
+    def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / "serve.log"
+        standard = ["--port", str(self.port), "--data-dir", str(folder), "--threads", "1", "--log-format", "json"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "stoker.cli", "serve", *standard, *flags],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(env or {})},
+            )
+
+    def wait_ready(self, within: float = 120.0) -> Server:
+        end = time.monotonic() + within
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.url}/health/ready", timeout=2.0):
+                    return self
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError(f"not ready: {self.log.read_text(encoding='utf-8')[-2000:]}")
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text(encoding="ascii")
+        return int(children.split()[0])
+
+    def stop(self) -> float:
+        began = time.monotonic()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        return time.monotonic() - began
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
