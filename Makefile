@@ -52,14 +52,14 @@ $(BIN)/pip:
 
 $(RUNTIME): requirements/runtime.txt requirements/demo.txt pyproject.toml | $(BIN)/pip
 	@echo "installing Stoker (PyTorch is large; this takes minutes the first time)"
-	$(PIP) --requirement requirements/runtime.txt
-	$(PIP) --no-deps --requirement requirements/demo.txt
-	$(PIP) --no-deps --no-build-isolation --editable .
+	@$(PIP) --requirement requirements/runtime.txt
+	@$(PIP) --no-deps --requirement requirements/demo.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(DEV): requirements/dev.txt $(RUNTIME)
 	@echo "installing the development tools"
-	$(PIP) --requirement requirements/dev.txt
+	@$(PIP) --requirement requirements/dev.txt
 	@touch $@
 
 -include bench/peers.mk clients/clients.mk
