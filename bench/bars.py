@@ -39,6 +39,9 @@ METRICS = (
     Metric("cold_s", "e", "cold start to first token", "s", "lower"),
     Metric("peak_mib", "f", "memory, peak", "MiB", "lower"),
     Metric("after_mib", "f", "memory, after", "MiB", "lower"),
+    Metric("gateway_1k_ms", "g", "gateway, 1K-token prompt", "ms", "lower"),
+    Metric("gateway_100k_ms", "g", "gateway, 100K-token prompt", "ms", "lower"),
+    Metric("gateway_token_us", "g", "gateway, each streamed token", "us", "lower"),
 )
 BY_KEY = {metric.key: metric for metric in METRICS}
 

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import machine
+from bench import gateway, machine
 from bench.adapters import llama_cpp, openvino, stoker, transformers, vllm_cpu
-from bench.adapters.base import WORK_SECONDS, Missing, Peer, memory_metrics
+from bench.adapters.base import WORK_SECONDS, Missing, Peer, Session, memory_metrics
 from bench.bars import BY_KEY
 from bench.client import BenchError
 from bench.report import Report, notes, number, table
@@ -45,18 +45,28 @@ console = Console(stderr=True)
 
 async def measure(peer: Peer, report: Report, sizes: Sizes, prompts: Prompts, folder: Path) -> None:
     """One peer's turn of one round. What fails is written into the report and the rest goes on."""
-    asked = report.workloads
     try:
-        async with peer.session(folder, prompts) as session:
-            _keep(report, peer.name, {"cold_s": session.cold_s} if "e" in asked else {})
-            for workload in ["warm-up", *(each for each in asked if each in "abcd")]:
-                async with asyncio.timeout(WORK_SECONDS):
-                    _keep(report, peer.name, await session.runner.run(workload, sizes, prompts) or {})
-            _keep(report, peer.name, memory_metrics(session.process) if "f" in asked else {})
+        if set(report.workloads) - {"g"}:
+            async with peer.session(folder, prompts) as session:
+                try:
+                    await _measure_session(peer.name, session, report, sizes, prompts)
+                except BenchError as error:
+                    raise BenchError(f"{error}\n{session.process.log_tail()}") from error
+        if "g" in report.workloads and peer.name == "stoker":
+            _keep(report, peer.name, await gateway.measure(folder))
     except (BenchError, TimeoutError) as error:
         message = str(error) or f"a workload took longer than {WORK_SECONDS:.0f} s"
         report.fail(peer.name, message)
         console.print(f"  failed: {message}", style="red", markup=False, soft_wrap=True)
+
+
+async def _measure_session(name: str, session: Session, report: Report, sizes: Sizes, prompts: Prompts) -> None:
+    asked = report.workloads
+    _keep(report, name, {"cold_s": session.cold_s} if "e" in asked else {})
+    for workload in ["warm-up", *(each for each in asked if each in "abcd")]:
+        async with asyncio.timeout(WORK_SECONDS):
+            _keep(report, name, await session.runner.run(workload, sizes, prompts) or {})
+    _keep(report, name, memory_metrics(session.process) if "f" in asked else {})
 
 
 def _keep(report: Report, peer: str, values: dict[str, float]) -> None:

@@ -8,6 +8,7 @@ c  concurrent: many requests at once; all tokens (in + out) over the wall time
 d  agent: sessions that resend their whole history each turn; wall time and how much of it came from the cache
 e  cold start: from starting the process to its first token
 f  memory of the process tree: highest seen during the run, and after it
+g  gateway overhead: what Stoker's text side adds around an engine that answers at once
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-WORKLOADS = "abcdef"
+WORKLOADS = "abcdefg"
 
 
 @dataclass(frozen=True)

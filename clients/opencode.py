@@ -48,7 +48,8 @@ def parse_events(output: str) -> Turn:
 
 
 def configuration(base: str) -> dict[str, Any]:
-    """opencode.json: one provider, nothing from outside. The limits keep a small model's answers short."""
+    """opencode.json: one provider, nothing from outside. The limit keeps a small model's answers short, and
+    at temperature 0 they make some sense."""
     model = {"name": "demo", "limit": {"context": 8192, "output": 256}}
     return {
         "$schema": "https://opencode.ai/config.json",
@@ -57,6 +58,7 @@ def configuration(base: str) -> dict[str, Any]:
         "enabled_providers": ["stoker"],
         "model": "stoker/demo",
         "small_model": "stoker/demo",
+        "agent": {"build": {"temperature": 0}},
         "provider": {
             "stoker": {
                 "npm": "@ai-sdk/openai-compatible",

@@ -33,11 +33,13 @@ class Runner(Protocol):
 
 @dataclass
 class Session:
-    """A peer between start and stop: how long the first token took, and the process whose memory counts."""
+    """A peer between start and stop: how long the first token took, the process whose memory counts, and for a server
+    the URL that its paths follow."""
 
     runner: Runner
     process: Process
     cold_s: float
+    base: str = ""
 
 
 class Peer(Protocol):
@@ -74,10 +76,11 @@ class Server:
     async def session(self, folder: Path, prompts: Prompts) -> AsyncGenerator[Session]:
         port = free_port()
         command = [part.format(port=port, folder=folder) for part in self.command]
+        base = f"http://127.0.0.1:{port}"
         start = time.perf_counter()
         async with (
             running(command, env=self.env, log=folder / f"{self.name}.log", pipes=False) as process,
-            Client(f"http://127.0.0.1:{port}", self.model, self.extra) as client,
+            Client(base, self.model, self.extra) as client,
         ):
             while not await client.answers(self.ready_path):
                 if not process.alive:
@@ -86,7 +89,7 @@ class Server:
                     raise BenchError(f"{self.name} is not ready after {START_SECONDS:.0f} s\n{process.log_tail()}")
                 await asyncio.sleep(POLL_SECONDS)
             first = await client.complete(prompts.ids("first", FIRST_PROMPT), 1)
-            yield Session(_ServerRunner(client), process, first.first - start)
+            yield Session(_ServerRunner(client), process, first.first - start, base)
 
 
 class _ServerRunner:

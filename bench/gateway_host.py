@@ -1,0 +1,47 @@
+"""Stoker as `stoker serve` puts it together, but over bench.fake_engine. `python -m bench.gateway_host PORT`"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from stoker.config import EngineConfig, GatewayConfig
+from stoker.engine.spec import EngineSpec
+from stoker.fleet.supervisor import LocalReplica
+from stoker.gateway.app import create_app
+from stoker.gateway.server import serve
+from stoker.models.info import read_info
+from stoker.models.source import resolve
+from stoker.models.text.model import TextModel
+from stoker.service.pipeline import Service
+
+
+async def host(port: int) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    files = resolve("demo", revision=None, data_dir=Path(), progress=lambda stage, fraction: None)
+    info = read_info(files)
+
+    def spec(endpoint: str) -> EngineSpec:
+        return EngineSpec(
+            files=files, info=info, config=EngineConfig(), endpoint=endpoint, chain_key=secrets.token_hex(32)
+        )
+
+    replica = LocalReplica(spec, command=(sys.executable, "-m", "bench.fake_engine"))
+    await replica.start()
+    try:
+        service = Service(TextModel.load(files), info, replica)
+        config = GatewayConfig(port=port)
+        await serve(create_app(service, config, ()), config, started=lambda port: None, stop=stop)
+    finally:
+        await replica.stop()
+
+
+if __name__ == "__main__":
+    uvloop.run(host(int(sys.argv[1])))
