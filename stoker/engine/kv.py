@@ -5,6 +5,8 @@ Owns the memory and the reading order; which block belongs to whom is the block 
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,14 +19,13 @@ from stoker.models.context import BatchLayout, CacheSpec
 class PagedStore:
     """Keys and values of one layer, [kv_heads, slots, head_dim] each.
 
-    Zeroed, never uninitialised: the system hands zero pages out on first touch, so an unused pool costs no memory,
-    and no stray NaN can be read.
+    Zeroed, never uninitialised, so that no stray NaN can be read.
     """
 
     def __init__(self, spec: CacheSpec, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (spec.kv_heads, slots, spec.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys = _zeros(shape, dtype, device)
+        self.values = _zeros(shape, dtype, device)
 
 
 class BatchContext:
@@ -72,3 +73,12 @@ def spans_of(tables: np.ndarray, layout: BatchLayout) -> list[Span]:
         )
         for row in range(len(lengths))
     ]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """On the CPU, pages that the system zeroes when they are first touched: a pool costs only what was ever used of
+    it, where torch.zeros would write all of it."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

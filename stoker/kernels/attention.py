@@ -32,32 +32,42 @@ def paged_attention(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, spans: list[Span], block_size: int, scale: float
 ) -> torch.Tensor:
     """q [T, heads, head_dim], keys and values [kv_heads, slots, head_dim] -> [T, heads, head_dim]."""
+    tokens, heads, size = q.shape
+    grouped = q.view(tokens, len(keys), heads // len(keys), size)
     outputs = [
         _attend_causally(
-            q[span.begin : span.end], _read(keys, span, block_size), _read(values, span, block_size), scale
+            grouped[span.begin : span.end].permute(1, 2, 0, 3),
+            _read(keys, span, block_size, grouped.shape[2]),
+            _read(values, span, block_size, grouped.shape[2]),
+            scale,
         )
         for span in spans
     ]
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return joined.view(tokens, heads, size)
 
 
-def _read(store: torch.Tensor, span: Span, block_size: int) -> torch.Tensor:
-    """The sequence's rows [kv_heads, length, head_dim]: a view where its blocks are consecutive, else a copy."""
-    if span.blocks is None:
-        return store[:, span.first : span.first + span.length]
+def _read(store: torch.Tensor, span: Span, block_size: int, group: int) -> torch.Tensor:
+    """The sequence's rows [kv_heads, group, length, head_dim], the same for all query heads of a group.
+
+    A view where its blocks are consecutive, else a copy; repeated over the group by a stride of zero.
+    """
     heads, _, size = store.shape
-    pages = store.view(heads, -1, block_size * size).index_select(1, span.blocks)
-    return pages.view(heads, -1, size)[:, : span.length]
+    if span.blocks is None:
+        rows = store[:, span.first : span.first + span.length]
+    else:
+        pages = store.view(heads, -1, block_size * size).index_select(1, span.blocks)
+        rows = pages.view(heads, -1, size)[:, : span.length]
+    return rows.unsqueeze(1).expand(-1, group, -1, -1)
 
 
 def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """q [n, heads, d] are the last n of the tokens k, v [kv_heads, length, d]."""
-    new, heads, size = q.shape
-    kv_heads, length = k.shape[:2]
-    # query heads of one KV head side by side; the KV is repeated over them by a stride of zero, not copied
-    q = q.view(new, kv_heads, heads // kv_heads, size).permute(1, 2, 0, 3)
-    k, v = k.unsqueeze(1), v.unsqueeze(1)
-    prefix = length - new
+    """q [kv_heads, group, n, d] are the last n of the m tokens k, v [kv_heads, group, m, d].
+
+    -> [n, kv_heads, group, d], contiguous.
+    """
+    new = q.shape[2]
+    prefix = k.shape[2] - new
     if new == 1:
         out, _ = attend(q, k, v, scale, causal=False)
     else:
@@ -67,19 +77,18 @@ def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: f
             earlier, earlier_norm = attend(q, k[:, :, :prefix], v[:, :, :prefix], scale, causal=False)
             share = torch.sigmoid(earlier_norm - norm).unsqueeze(-1)
             out = torch.lerp(out.float(), earlier.float(), share).to(q.dtype)
-    return out.permute(2, 0, 1, 3).reshape(new, heads, size)
+    return out.permute(2, 0, 1, 3).contiguous()
 
 
 def attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """q [G, R, n, d] over k, v [G, 1, m, d] -> (output [G, R, n, d], logsumexp of the scores [G, R, n] float32).
+    """q [B, H, n, d] over k, v [B, H, m, d] -> (output [B, H, n, d], logsumexp of the scores [B, H, n] float32).
 
     `causal` needs n = m: query i sees keys 0..i.
     """
     if q.device.type == "cpu":
-        shape = (*q.shape[:2], *k.shape[2:])
-        return _flash_cpu(q, k.expand(shape), v.expand(shape), 0.0, causal, scale=scale)
+        return _flash_cpu(q, k, v, 0.0, causal, scale=scale)
     return attend_plain(q, k, v, scale, causal=causal)
 
 

@@ -52,7 +52,7 @@ def test_ragged_batches(sequences: list[tuple[int, int]], scattered: bool) -> No
 def test_both_forms_agree(causal: bool, dtype: torch.dtype, tolerance: float) -> None:
     random = torch.Generator().manual_seed(5)
     q = torch.randn(KV_HEADS, 3, 33, SIZE, generator=random).to(dtype)
-    k, v = (torch.randn(KV_HEADS, 1, 33, SIZE, generator=random).to(dtype) for _ in range(2))
+    k, v = (torch.randn(KV_HEADS, 3, 33, SIZE, generator=random).to(dtype) for _ in range(2))
     out, norm = attend(q, k, v, SCALE, causal=causal)
     plain, plain_norm = attend_plain(q, k, v, SCALE, causal=causal)
     torch.testing.assert_close(out, plain, atol=tolerance, rtol=tolerance)

@@ -52,9 +52,9 @@ class OnePrompt:
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         groups = q.shape[1] // k.shape[1]
-        by_head = (q.unflatten(1, (-1, groups)).permute(1, 2, 0, 3), k.transpose(0, 1), v.transpose(0, 1))
-        out, _ = attend_plain(by_head[0], by_head[1][:, None], by_head[2][:, None], scale, causal=True)
-        return out.permute(2, 0, 1, 3).flatten(1, 2)
+        k, v = (part.repeat_interleave(groups, dim=1).transpose(0, 1)[None] for part in (k, v))
+        out, _ = attend_plain(q.transpose(0, 1)[None], k, v, scale, causal=True)
+        return out[0].transpose(0, 1)
 
 
 def all_logits(graph: LlamaGraph, ids: torch.Tensor) -> torch.Tensor:
