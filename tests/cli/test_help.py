@@ -17,7 +17,7 @@ def stoker(*args: str, code: str = "from stoker.cli import main; main()") -> sub
 
 
 def test_the_commands_are_there() -> None:
-    assert {"chat", "doctor", "version"} <= set(COMMANDS)
+    assert {"chat", "doctor", "serve", "version"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
