@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 MIB = 1 << 20
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 48)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=0.25)]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,14 +27,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    threads: int | None = None
-    block_size: int = 16
-    kv_memory: int | None = None
-    context: int | None = None
-    step_tokens: int | None = None
-    max_running: int = 64
-    max_waiting: int = 1024
-    lane_reserve: tuple[float, float] = (0.1, 0.02)
+    threads: Count | None = None
+    block_size: Count = 16
+    kv_memory: Count | None = None
+    context: Count | None = None
+    step_tokens: Count | None = None
+    max_running: Count = 64
+    max_waiting: Count = 1024
+    lane_reserve: tuple[Share, Share] = (0.1, 0.02)
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,18 +46,18 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8000
     tls_cert: str | None = None
     tls_key: str | None = None
-    max_body: int = 32 * MIB
-    max_connections: int = 2048
-    max_in_flight: int = 1024
-    header_timeout: float = 10.0
-    body_timeout: float = 30.0
-    keep_alive: float = 75.0
-    heartbeat: float = 10.0
-    engine_silence: float = 30.0
-    shutdown_grace: float = 1.0
+    max_body: Count = 32 * MIB
+    max_connections: Count = 2048
+    max_in_flight: Count = 1024
+    header_timeout: Seconds = 10.0
+    body_timeout: Seconds = 30.0
+    keep_alive: Seconds = 75.0
+    heartbeat: Seconds = 10.0
+    engine_silence: Seconds = 30.0
+    shutdown_grace: Seconds = 0.8
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

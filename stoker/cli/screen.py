@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 class Screen:
     """Follows the start of one server and says when it is ready."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
         self._config = config
-        self._console = Console(stderr=True)
-        self._live = self._console.is_terminal and config.log_format == "text"
+        self._live = self.console.is_terminal and config.log_format == "text"
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._stage = ""
@@ -46,7 +46,7 @@ class Screen:
                     TextColumn("{task.description}"),
                     BarColumn(),
                     TimeElapsedColumn(),
-                    console=self._console,
+                    console=self.console,
                     transient=True,
                 )
                 self._progress.start()
@@ -94,7 +94,7 @@ class Screen:
             return
         auth = ' -H "Authorization: Bearer $STOKER_API_KEY"' if self._config.tenants else ""
         key = 'os.environ["STOKER_API_KEY"]' if self._config.tenants else '"none"'
-        self._console.print(
+        self.console.print(
             Panel.fit(
                 f"[bold green]Ready[/] after {seconds:.1f} s · [bold]{self._model}[/] on {ready.device} in "
                 f"{ready.dtype} · context {ready.context:,} · KV cache {ready.kv_tokens:,} tokens\n\n"
@@ -104,7 +104,7 @@ class Screen:
         )
         body = f'{{"model": "{self._model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
         # Printed outside of the panel and unwrapped, so that it can be copied.
-        self._console.print(
+        self.console.print(
             f"curl {url}/v1/chat/completions{auth} -H 'Content-Type: application/json' \\\n  -d '{body}'\n\n"
             f"from openai import OpenAI\n"
             f'client = OpenAI(base_url="{url}/v1", api_key={key})\n'

@@ -77,7 +77,10 @@ async def _serve(config: Config, files: ModelFiles, info: ModelInfo, screen: Scr
         service = Service(text, info, replica, name=config.name)
         screen.named(service.name)
         app = create_app(service, config.gateway, config.tenants)
-        await serve_http(app, config.gateway, started=screen.listening, stop=stop)
+        try:
+            await serve_http(app, config.gateway, started=screen.listening, stop=stop)
+        finally:
+            service.close()
     except (OSError, ConfigError, ModelError) as error:
         failure.append(str(error))
     finally:

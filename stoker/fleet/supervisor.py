@@ -28,7 +28,7 @@ from stoker.types.wire import EngineStats, Generate, Progress, Ready
 
 BACKOFF_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 STABLE_SECONDS = 60.0  # an engine that served this long starts the backoff anew
-STOP_SECONDS = 0.7  # between asking an engine to end and killing it
+STOP_SECONDS = 0.5  # between asking an engine to end and killing it
 ENGINE_COMMAND = (sys.executable, "-m", "stoker.engine")
 
 log = logging.getLogger(__name__)
