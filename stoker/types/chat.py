@@ -93,6 +93,41 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+class ReasoningDelta(msgspec.Struct, frozen=True, kw_only=True, tag="reasoning"):
+    """More reasoning of choice `index`, which comes before its text."""
+
+    index: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class ToolCallStart(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_start"):
+    """Choice `index` begins its call number `call` (0, 1, ...). `id` and `name` come once, here."""
+
+    index: int
+    call: int
+    id: str
+    name: str
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_delta"):
+    """More JSON text of a call's arguments; concatenated deltas are the arguments. Nothing sent is taken back."""
+
+    index: int
+    call: int
+    arguments: str
+
+
+class ToolCallDone(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_done"):
+    """A call ended. Not `complete` when the output broke off inside of it: it was streamed in part and is no part of a
+    whole answer. `valid` says whether its arguments are a JSON object."""
+
+    index: int
+    call: int
+    complete: bool = True
+    valid: bool = True
+
+
 class ChoiceDone(msgspec.Struct, frozen=True, kw_only=True, tag="choice_done"):
     """Choice `index` ended. Nothing follows for it."""
 
@@ -106,4 +141,5 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     usage: Usage
 
 
-Event = TextDelta | ChoiceDone | Done
+Delta = ReasoningDelta | TextDelta | ToolCallStart | ToolCallDelta | ToolCallDone
+Event = Delta | ChoiceDone | Done
