@@ -42,6 +42,44 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strict: bool | None = None
 
 
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether the answer has calls: as the model likes (`auto`), never (`none`) or at least one (`required`).
+
+    `names` are the only tools that may be called, all of them where it is empty; `required` with one name forces that
+    tool. Without `parallel` an answer has one call at most.
+    """
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] = ()
+    parallel: bool = True
+
+
+class JsonOutput(msgspec.Struct, frozen=True, kw_only=True, tag="json_object"):
+    """The text is any JSON object."""
+
+
+class SchemaOutput(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema"):
+    """The text is JSON that the schema accepts. Not `strict`: the client does not insist on every detail of it."""
+
+    schema: dict[str, Any]
+    strict: bool = True
+
+
+class RegexOutput(msgspec.Struct, frozen=True, kw_only=True, tag="regex"):
+    """The whole text matches `pattern`."""
+
+    pattern: str
+
+
+class GrammarOutput(msgspec.Struct, frozen=True, kw_only=True, tag="grammar"):
+    """The whole text derives from the rule `start` of a grammar in the notation of Lark."""
+
+    grammar: str
+
+
+ResponseFormat = JsonOutput | SchemaOutput | RegexOutput | GrammarOutput
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What both kinds of request share. `n` choices are sampled from one prompt.
 
@@ -61,10 +99,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(Request, frozen=True, kw_only=True):
-    """A conversation to continue. `template_args` reach the model's chat template (`enable_thinking`, ...)."""
+    """A conversation to continue.
+
+    `template_args` reach the model's renderer: `thinking` and `enable_thinking` (the same wish under both of its
+    names), `reasoning_effort`, `preserve_thinking` and whatever else the client sets. `response_format` holds for the
+    text of the answer, not for its reasoning or calls. With `constrain_tools` calls can only name declared tools and
+    take arguments that their schemas accept. `reasoning_budget` is in tokens; None is no limit of its own.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    constrain_tools: bool = True
+    response_format: ResponseFormat | None = None
+    reasoning_budget: int | None = None
     template_args: dict[str, Any] = {}
 
 
