@@ -10,8 +10,20 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stoker.dialects.blocks import Blocks
 from stoker.dialects.openai_common import JSON, Head, UsageJson, finish_name
-from stoker.types.chat import ChatRequest, ChoiceDone, Done, Event, TextDelta, TokenLogprob
+from stoker.types.chat import (
+    ChatRequest,
+    ChoiceDone,
+    Done,
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    ToolCallDone,
+    ToolCallStart,
+)
 from stoker.types.usage import Usage
 
 
@@ -33,10 +45,27 @@ class _Logprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
-class _Message(msgspec.Struct, frozen=True):
-    content: str
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """`arguments_valid` is there, and false, when the arguments are not a JSON object."""
+
+    id: str
+    function: _Function
+    type: str = "function"
+    arguments_valid: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True):
     role: str = "assistant"
+    content: str | None
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     refusal: None = None
+    tool_calls: list[_Call] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -71,8 +100,43 @@ def _logprobs(tokens: Sequence[TokenLogprob]) -> _Logprobs:
     )
 
 
+def _message(blocks: Blocks) -> _Message:
+    """Reasoning goes by both of its names: clients know one or the other."""
+    calls = [
+        _Call(call.id, _Function(call.name, call.arguments), arguments_valid=msgspec.UNSET if call.valid else False)
+        for call in blocks.calls
+    ]
+    reasoning = blocks.reasoning or msgspec.UNSET
+    return _Message(
+        content=blocks.text or (None if calls else ""),
+        reasoning=reasoning,
+        reasoning_content=reasoning,
+        tool_calls=calls or msgspec.UNSET,
+    )
+
+
+def _reasoning_delta(text: str) -> bytes:
+    encoded = JSON.encode(text)
+    return b'{"reasoning":%b,"reasoning_content":%b}' % (encoded, encoded)
+
+
+def _start_delta(event: ToolCallStart) -> bytes:
+    call = JSON.encode(_Call(event.id, _Function(event.name, "")))
+    return b'{"tool_calls":[{"index":%d,%b]}' % (event.call, call[1:])
+
+
+def _arguments_delta(event: ToolCallDelta) -> bytes:
+    arguments = JSON.encode(event.arguments)
+    return b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}' % (event.call, arguments)
+
+
+def _invalid_delta(event: ToolCallDone) -> bytes:
+    return b'{"tool_calls":[{"index":%d,"function":{"arguments":""},"arguments_valid":false}]}' % event.call
+
+
 class ChatStream:
-    """One streamed answer. Each choice opens with its role; usage comes last and only if asked for."""
+    """One streamed answer. Each choice opens with its role; a call with its id, name and empty arguments; usage comes
+    last and only if asked for."""
 
     end = b"[DONE]"
 
@@ -92,6 +156,15 @@ class ChatStream:
                 logprobs = JSON.encode(_logprobs(event.logprobs)) if event.logprobs else b"null"
                 delta = b'{"content":%b}' % JSON.encode(event.text)
                 return self._choice(event.index, delta, logprobs, b"null")
+            case ReasoningDelta():
+                logprobs = JSON.encode(_logprobs(event.logprobs)) if event.logprobs else b"null"
+                return self._choice(event.index, _reasoning_delta(event.text), logprobs, b"null")
+            case ToolCallStart():
+                return self._choice(event.index, _start_delta(event), b"null", b"null")
+            case ToolCallDelta():
+                return self._choice(event.index, _arguments_delta(event), b"null", b"null")
+            case ToolCallDone():
+                return () if event.valid else self._choice(event.index, _invalid_delta(event), b"null", b"null")
             case ChoiceDone():
                 return self._choice(event.index, b"{}", b"null", b'"%b"' % finish_name(event.reason).encode())
             case Done():
@@ -116,20 +189,18 @@ class ChatWhole:
     def __init__(self, request: ChatRequest, head: Head) -> None:
         self._request = request
         self._head = head
-        self._texts: list[list[str]] = [[] for _ in range(request.n)]
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in range(request.n)]
+        self._choices = [Blocks() for _ in range(request.n)]
         self._reasons = [""] * request.n
         self._usage = Usage()
 
     def push(self, event: Event) -> None:
         match event:
-            case TextDelta():
-                self._texts[event.index].append(event.text)
-                self._logprobs[event.index].extend(event.logprobs)
             case ChoiceDone():
                 self._reasons[event.index] = finish_name(event.reason)
             case Done():
                 self._usage = event.usage
+            case _:
+                self._choices[event.index].push(event)
 
     def finish(self) -> bytes:
         asked = self._request.sampling.logprobs is not None
@@ -144,11 +215,11 @@ class ChatWhole:
                 choices=[
                     _Choice(
                         index,
-                        _Message("".join(self._texts[index])),
-                        _logprobs(self._logprobs[index]) if asked else None,
+                        _message(blocks),
+                        _logprobs(blocks.logprobs) if asked else None,
                         self._reasons[index],
                     )
-                    for index in range(self._request.n)
+                    for index, blocks in enumerate(self._choices)
                 ],
                 usage=UsageJson.of(self._usage),
             )

@@ -173,6 +173,10 @@ def _response(
     )
 
 
+def _not_raw(event: Event) -> TypeError:
+    return TypeError(f"a raw completion is text and nothing else, not {type(event).__name__}")
+
+
 class CompletionStream:
     """One streamed answer. Usage comes last and only if asked for."""
 
@@ -194,6 +198,8 @@ class CompletionStream:
                 if not self._request.include_usage:
                     return ()
                 return (_response(self._request, self._head, [], UsageJson.of(event.usage)),)
+            case _:
+                raise _not_raw(event)
 
     def _chunk(self, choice: _Choice) -> Sequence[bytes]:
         usage = None if self._request.include_usage else msgspec.UNSET
@@ -221,6 +227,8 @@ class CompletionWhole:
                 self._reasons[event.index] = finish_name(event.reason)
             case Done():
                 self._usage = event.usage
+            case _:
+                raise _not_raw(event)
 
     def finish(self) -> bytes:
         asked = self._request.sampling.logprobs is not None

@@ -6,7 +6,7 @@ import pytest
 
 from stoker.dialects.openai_common import Head
 from stoker.dialects.openai_completions import CompletionStream, CompletionWhole, decode_completion
-from stoker.types.chat import ChoiceDone, Done, TextDelta, TokenLogprob
+from stoker.types.chat import ChoiceDone, Done, ReasoningDelta, TextDelta, TokenLogprob
 from stoker.types.errors import StokerError
 from stoker.types.usage import Usage
 
@@ -122,3 +122,10 @@ def test_a_stream_says_the_same():
     assert chunks[-1]["choices"] == []
     assert chunks[-2]["choices"] == [{"index": 0, "text": "", "logprobs": None, "finish_reason": "length"}]
     assert stream.end == b"[DONE]"
+
+
+def test_raw_completions_know_nothing_but_text():
+    event = ReasoningDelta(index=0, text="hm")
+    for encoder in (CompletionStream(decode(), HEAD), CompletionWhole(decode(), HEAD)):
+        with pytest.raises(TypeError, match="ReasoningDelta"):
+            encoder.push(event)
