@@ -73,8 +73,11 @@ def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: f
     else:
         out, norm = attend(q, k[:, :, prefix:], v[:, :, prefix:], scale, causal=True)
         if prefix:
-            # two attentions over disjoint keys join exactly by their normalisers: no mask is ever built
-            earlier, earlier_norm = attend(q, k[:, :, :prefix], v[:, :, :prefix], scale, causal=False)
+            # two attentions over disjoint keys join exactly by their normalisers: no mask is ever built;
+            # without one the rows of a group are alike, and as one head they share each block of keys in cache
+            rows = q.reshape(q.shape[0], 1, -1, q.shape[3])
+            earlier, earlier_norm = attend(rows, k[:, :1, :prefix], v[:, :1, :prefix], scale, causal=False)
+            earlier, earlier_norm = earlier.reshape(q.shape), earlier_norm.reshape(norm.shape)
             share = torch.sigmoid(earlier_norm - norm).unsqueeze(-1)
             out = torch.lerp(out.float(), earlier.float(), share).to(q.dtype)
     return out.permute(2, 0, 1, 3).contiguous()

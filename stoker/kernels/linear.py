@@ -25,6 +25,11 @@ class Int4:
     scales_and_zeros: torch.Tensor
 
     @staticmethod
+    def fits(rows: int, columns: int) -> bool:
+        """Whether the packed layout can hold a matrix [rows, columns]."""
+        return rows % 16 == 0 and columns % INT4_GROUP == 0
+
+    @staticmethod
     def pack(codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> Int4:
         """codes uint8 [out, in] in 0..15, scale and minimum float32 [out, in / 32]: weight = code * scale + minimum."""
         packed = _int4_pack(codes.int(), 1)

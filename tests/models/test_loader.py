@@ -13,11 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from stoker.kernels.linear import linear
 from stoker.models.context import Graph
 from stoker.models.gguf_meta import read_metadata
 from stoker.models.graphs.llama import parse_config
 from stoker.models.loader import load_graph, preferred_dtype
 from stoker.models.source import ModelError, ModelFiles
+from stoker.models.weights.checkpoint import Checkpoint
 from stoker.models.weights.gguf import GGUFSource
 from stoker.models.weights.safetensors import SafetensorsSource
 
@@ -152,6 +154,27 @@ def test_gguf_is_the_same_model_as_its_safetensors(tiny_llama: ModelFiles, tmp_p
         assert torch.equal(source.dense(name, torch.float32), original.dense(name, torch.float32)), name
     config["rms_norm_eps"] = float(np.float32(config["rms_norm_eps"]))  # GGUF keeps it in float32
     assert parse_config(source.config(), "gguf") == parse_config(config, "json")
+
+
+@pytest.mark.parametrize("rows", [48, 40])
+def test_four_bit_weights_of_any_height_load(tmp_path: Path, rows: int) -> None:
+    """The packed layout wants whole runs of 16 rows; other heights are kept dense only."""
+    values = np.random.default_rng(1).normal(size=(rows, 64)).astype(np.float32)
+    path = tmp_path / "one.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    kind = gguf.GGMLQuantizationType.Q4_1
+    stored = gguf.quants.quantize(values, kind)
+    writer.add_tensor("some.weight", stored, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    checkpoint = Checkpoint(GGUFSource(path), torch.bfloat16, torch.device("cpu"), lambda stage, fraction: None)
+    weight = checkpoint.linear(["some"], [rows], 64)
+    assert (weight.int4 is not None) == (rows == 48)
+    x = torch.ones(1, 64, dtype=torch.bfloat16)
+    expected = torch.from_numpy(gguf.quants.dequantize(stored, kind).sum(1))
+    torch.testing.assert_close(linear(x, weight).float()[0], expected, atol=0.2, rtol=0.01)
 
 
 def test_preferred_dtype_is_one_that_the_device_computes_in() -> None:

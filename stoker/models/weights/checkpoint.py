@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from stoker.kernels.linear import INT4_GROUP, Int4, Weight
+from stoker.kernels.linear import Int4, Weight
 from stoker.models.source import ModelError
 
 
@@ -71,7 +71,7 @@ class Checkpoint:
         weights = [f"{name}.weight" for name in names]
         dense = _joined([self._source.dense(name, self.dtype) for name in weights]).to(self.device)
         biases = [self.tensor(f"{n}.bias", (count,)) for n, count in zip(names, rows, strict=True)] if bias else []
-        return Weight(dense, _joined(biases) if bias else None, self._int4(weights, columns))
+        return Weight(dense, _joined(biases) if bias else None, self._int4(weights, sum(rows), columns))
 
     def finish(self) -> None:
         """Raises ModelError if tensors are left that nothing asked for."""
@@ -93,8 +93,8 @@ class Checkpoint:
         self._left.discard(name)
         self._progress("loading weights", 1 - len(self._left) / len(self._source.names))
 
-    def _int4(self, names: list[str], columns: int) -> Int4 | None:
-        if self.dtype != torch.bfloat16 or self.device.type != "cpu" or columns % INT4_GROUP:
+    def _int4(self, names: list[str], rows: int, columns: int) -> Int4 | None:
+        if self.dtype != torch.bfloat16 or self.device.type != "cpu" or not Int4.fits(rows, columns):
             return None
         parts = [codes for codes in map(self._source.codes, names) if codes is not None]
         if len(parts) < len(names):
