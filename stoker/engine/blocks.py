@@ -42,6 +42,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.evictions = 0
+        self.releases = 0  # grows whenever room may have come back
         self._blocks = [_Block() for _ in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # indexed and held by nobody, least recently used first
@@ -134,6 +135,7 @@ class BlockPool:
 
     def release(self, blocks: Sequence[int]) -> None:
         """One sequence lets go of `blocks`, in the order of its table: tails are evicted before heads."""
+        self.releases += 1
         for number in reversed(blocks):
             block = self._blocks[number]
             if block.holders == 0:
@@ -151,6 +153,7 @@ class BlockPool:
         """The reader is done."""
         if self._blocks[block].pins == 0:
             raise ValueError(f"block {block} is not pinned")
+        self.releases += 1
         self._blocks[block].pins -= 1
         self._settle(block)
 

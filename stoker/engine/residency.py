@@ -6,7 +6,7 @@ the step's token budget (`budget.py`), plans or results (`scheduler.py`).
 Rules
 - A lane's line is served in order of arrival; a preempted sequence keeps its place. While the head of a line waits for
   blocks nobody behind it or in a lower lane is let in, for they would take the blocks that it waits for.
-- A sequence is let in only if its whole prompt fits beside what those already in still need, plus one block of growth
+- A sequence is let in only if its whole prompt fits beside what those already in still need, and some blocks of growth
   for each of them: a prefill is hardly ever thrown away halfway.
 - A waiting sequence displaces running ones of lower lanes, if that suffices, but for slots never below the reserve of
   their lane. A running one that needs a block preempts lower lanes or younger ones of its own lane; if there are none
@@ -27,6 +27,10 @@ from stoker.engine.blocks import BlockPool
 from stoker.engine.budget import reserves
 from stoker.engine.sequence import Sequence, State
 from stoker.types.lane import Lane
+
+# Blocks left to each running sequence to grow into before another is let in. Measured on a crowded pool of mixed
+# requests: 1 block leads to 9 to 13 % recomputed tokens, 4 to half of that for 2 % more steps, 16 to 4 % for 15 %.
+_GROWTH = 4
 
 
 def _arrival(seq: Sequence) -> int:
@@ -66,14 +70,17 @@ class Residency:
             for seq in tuple(self.waiting[lane]):
                 if self._awaits_page(seq):
                     continue
-                matched = self.pool.match(seq.chain.links[: seq.matchable], seq.token_ids)
-                if self._find_leader(seq, len(matched)):
-                    continue
                 for_slot = self._slot(lane)
                 if for_slot is None:
                     break  # a lower lane may still have slots in reserve
+                if seq.refused == self.pool.releases:
+                    return
+                matched = self.pool.match(seq.chain.links[: seq.matchable], seq.token_ids)
+                if self._find_leader(seq, len(matched)):
+                    continue
                 victims = self._room(seq, matched, for_slot)
                 if victims is None:
+                    seq.refused = self.pool.releases
                     return
                 for victim in victims:
                     self.preempt(victim)
@@ -186,8 +193,10 @@ class Residency:
         return victims if spare >= 0 else None
 
     def _claim(self, seq: Sequence) -> int:
-        """Blocks that running `seq` will still take for what it knows, and one for what it will generate."""
-        return seq.blocks_for(seq.known) - len(seq.blocks) + 1
+        """Blocks that running `seq` will still take for what it knows, and soon for what it will generate."""
+        known = seq.blocks_for(seq.known)
+        growth = seq.blocks_for(seq.known + seq.max_output - seq.output) - known
+        return known - len(seq.blocks) + min(growth, _GROWTH)
 
     def _by_cost(self, candidates: Iterable[Sequence]) -> list[Sequence]:
         """Victims, the first to go first: lowest lane, least recompute, youngest."""

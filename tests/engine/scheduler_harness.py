@@ -7,6 +7,8 @@ it, so what a request generates does not depend on scheduling.
 
 from __future__ import annotations
 
+import random
+
 from stoker.engine.blocks import BlockPool
 from stoker.engine.scheduler import Limits, Outcome, Scheduler
 from stoker.types.lane import Lane
@@ -15,6 +17,11 @@ from stoker.types.sampling import SamplingParams
 from stoker.types.wire import Generate, SampledToken
 
 VOCAB = 50
+
+
+def ids(n: int, seed: int = 0) -> list[int]:
+    """A prompt of `n` ids; different seeds share no prefix worth the name."""
+    return random.Random(seed).choices(range(50), k=n)
 
 
 class Trie:
