@@ -5,7 +5,8 @@ the step's token budget (`budget.py`), plans or results (`scheduler.py`).
 
 Rules
 - A lane's line is served in order of arrival; a preempted sequence keeps its place. While the head of a line waits for
-  blocks nobody behind it or in a lower lane is let in, for they would take the blocks that it waits for.
+  blocks nobody in a lower lane is let in, for they would take what it waits for, and of those behind it only a few
+  that are far smaller: a one-line question does not wait for a place for a long prompt.
 - A sequence is let in only if its whole prompt fits beside what those already in still need, and some blocks of growth
   for each of them: a prefill is hardly ever thrown away halfway.
 - A waiting sequence displaces running ones of lower lanes, if that suffices, but for slots never below the reserve of
@@ -32,9 +33,19 @@ from stoker.types.lane import Lane
 # requests: 1 block leads to 9 to 13 % recomputed tokens, 4 to half of that for 2 % more steps, 16 to 4 % for 15 %.
 _GROWTH = 4
 
+# So many may overtake a sequence that waits for blocks, and each must be so many times smaller.
+_OVERTAKERS = 16
+
 
 def _arrival(seq: Sequence) -> int:
     return seq.number
+
+
+def _may_overtake(seq: Sequence, head: Sequence) -> bool:
+    """Is `seq`, prompt and output, so small that it may go before `head`, which waits for blocks? All who do together
+    take no more than `head` itself, and they are few, so it is not put off for ever."""
+    whole = seq.known + seq.max_output - seq.output
+    return head.overtaken < _OVERTAKERS and whole * _OVERTAKERS <= head.known
 
 
 class Residency:
@@ -67,24 +78,29 @@ class Residency:
     def admit(self) -> None:
         """Let in all who may, mapping what is cached for them."""
         for lane in Lane:
+            head: Sequence | None = None  # the first in line for which there is no room
             for seq in tuple(self.waiting[lane]):
-                if self._awaits_page(seq):
+                if self._awaits_page(seq) or (head is not None and not _may_overtake(seq, head)):
                     continue
                 for_slot = self._slot(lane)
                 if for_slot is None:
                     break  # a lower lane may still have slots in reserve
-                if seq.refused == self.pool.releases:
-                    return
-                matched = self.pool.match(seq.chain.links[: seq.matchable], seq.token_ids)
-                if self._find_leader(seq, len(matched)):
-                    continue
-                victims = self._room(seq, matched, for_slot)
-                if victims is None:
+                if seq.refused != self.pool.releases:
+                    matched = self.pool.match(seq.chain.links[: seq.matchable], seq.token_ids)
+                    if self._find_leader(seq, len(matched)):
+                        continue
+                    victims = self._room(seq, matched, for_slot)
+                    if victims is not None:
+                        for victim in victims:
+                            self.preempt(victim)
+                        self._enter(seq, matched)
+                        if head is not None:
+                            head.overtaken += 1
+                        continue
                     seq.refused = self.pool.releases
-                    return
-                for victim in victims:
-                    self.preempt(victim)
-                self._enter(seq, matched)
+                head = head or seq
+            if head is not None:
+                return
 
     def grow(self, seq: Sequence, tokens: int) -> int:
         """Give running `seq` the blocks to compute `tokens` more, preempting others where the rules say so. Returns for

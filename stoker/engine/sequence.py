@@ -34,6 +34,7 @@ class Sequence:
     placed    blocks of the table that the executor knows
     published pages of it that were published (or found published)
     awaits    link of a page that another sequence computes, before which it is not let in
+    overtaken how many went before it while it waited for blocks
     refused   releases that the pool had seen when there was no room for it: more are needed before the next try
     """
 
@@ -57,6 +58,7 @@ class Sequence:
     placed: int = 0
     published: int = 0
     awaits: bytes | None = None
+    overtaken: int = 0
     refused: int | None = None
 
     def __post_init__(self) -> None:

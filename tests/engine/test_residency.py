@@ -209,3 +209,35 @@ def test_the_oldest_of_the_highest_lane_is_never_preempted() -> None:
     entered = [start.seq for plan in rig.plans for start in plan.starts]
     assert entered.count(0) == 1
     assert [s for i, s in enumerate(entered) if s not in entered[:i]] == [0, 1, 2, 3, 4], "let in in order of arrival"
+
+
+def test_a_few_small_requests_overtake_a_long_one_that_waits_for_blocks() -> None:
+    rig = Rig(blocks=100, block_size=4, step_tokens=64, max_running=40)
+    rig.add("runs", ids(200), max_tokens=120)
+    rig.step()
+    rig.add("long", ids(300, 1), max_tokens=1)
+    rig.add("not small", ids(30, 2), max_tokens=1)
+    for n in range(30):
+        rig.add(f"small {n}", ids(3, 3 + n), max_tokens=2)
+    rig.drain()
+    entered_in = {start.seq: step for step, plan in enumerate(rig.plans) for start in plan.starts}
+    assert [seq for seq in range(33) if entered_in[seq] < entered_in[1]] == [0, *range(3, 19)], (
+        "16 small ones, in order"
+    )
+
+
+def test_a_waiting_head_is_tried_again_when_a_reader_lets_go() -> None:
+    rig = Rig(blocks=4, block_size=4)
+    rig.add("first", ids(8), max_tokens=1)
+    rig.drain()
+    table = [block for block in range(4) if rig.pool._blocks[block].link is not None]
+    assert len(table) == 2
+    for block in table:
+        rig.pool.pin(block)
+    rig.add("second", ids(12, 1), max_tokens=1)
+    assert rig.step() is None
+    assert rig.step() is None
+    for block in table:
+        rig.pool.unpin(block)
+    rig.drain()
+    rig.assert_as_expected("second")
