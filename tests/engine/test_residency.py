@@ -241,3 +241,24 @@ def test_a_waiting_head_is_tried_again_when_a_reader_lets_go() -> None:
         rig.pool.unpin(block)
     rig.drain()
     rig.assert_as_expected("second")
+
+
+def test_a_lower_lane_does_not_take_the_blocks_that_a_head_waits_for() -> None:
+    rig = Rig(blocks=20, block_size=4, step_tokens=64)
+    rig.add("runs", ids(40), max_tokens=8, lane=Lane.INTERACTIVE)
+    rig.step()
+    rig.add("head", ids(60, 1), max_tokens=1, lane=Lane.INTERACTIVE)
+    rig.add("batch", ids(12, 2), max_tokens=30, lane=Lane.BATCH)
+    rig.drain()
+    entered = [start.seq for plan in rig.plans for start in plan.starts]
+    assert entered == [0, 1, 2]
+
+
+def test_those_inside_keep_room_to_grow() -> None:
+    """Both would fit now; the first is about to need the blocks, so letting the second in would soon undo it."""
+    rig = Rig(blocks=10, block_size=4, step_tokens=64)
+    rig.add("first", ids(16), max_tokens=12)
+    rig.step()
+    rig.add("second", ids(16, 1), max_tokens=8)
+    rig.drain()
+    assert rig.scheduler.stats().preemptions == 0
