@@ -30,9 +30,9 @@ lint: $(DEV) ## formatting, lint rules, types and the direction of imports
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
-bench: $(DEV) ## Stoker beside its peers on the same workloads, in turns (ARGS="--only a,b")
+bench: $(DEV) ## Stoker beside transformers, in turns, a few minutes (all: ARGS="--rounds 3"; docs/benchmarks.md)
 	@mkdir -p build
-	$(BIN)/python -m bench.peers --json build/bench.json $(ARGS)
+	$(BIN)/python -m bench.peers --json build/bench.json $(or $(ARGS),--only a,b,e,f,g --peers stoker,transformers)
 
 clean: ## remove the environments, caches and outputs made here (keeps your data in .stoker)
 	rm -rf $(VENV) .peers .clients build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
