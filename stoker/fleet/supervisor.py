@@ -77,6 +77,7 @@ class LocalReplica:
 
     async def start(self) -> None:
         """Start the process and return at once; `state` tells how far it is."""
+        self._set_state(self._state)
         self._watcher = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
