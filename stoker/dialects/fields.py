@@ -12,6 +12,8 @@ from stoker.types.errors import StokerError, invalid
 
 JsonObject = dict[str, Any]
 
+MAX_NAME_CHARS = 256  # of a name, an id, a word
+
 
 def kind_of(value: object) -> str:
     """What JSON calls this value."""

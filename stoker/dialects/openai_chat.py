@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from stoker.dialects.fields import Fields, JsonObject, depth_within, unsupported, wrong_type
+from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, unsupported, wrong_type
 from stoker.dialects.openai_common import (
     MAX_CHOICES,
-    MAX_NAME_CHARS,
     read_lane,
     read_logprob_count,
     read_max_tokens,
@@ -19,15 +16,15 @@ from stoker.dialects.openai_common import (
     read_stream,
     refuse_unsupported,
 )
+from stoker.dialects.output_format import read_response_format
+from stoker.dialects.thinking import read_thinking
+from stoker.dialects.tools import MAX_TOOLS, check_tool_choice, read_function, read_tool_choice
 from stoker.types.chat import ChatRequest, Message, Role, Tool, ToolCall
 from stoker.types.errors import invalid
 
 MAX_MESSAGES = 10_000
 MAX_PARTS = 4_096
-MAX_TOOLS = 512
 MAX_TOOL_CALLS = 1_024
-MAX_TEMPLATE_ARGS = 64
-MAX_DEPTH = 64
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -51,15 +48,21 @@ def decode_chat(body: JsonObject, *, session: str | None) -> ChatRequest:
     fields = Fields(body)
     refuse_unsupported(fields, _REFUSED)
     _check_modalities(fields)
-    _check_response_format(fields)
     stream, include_usage = read_stream(fields)
     lane, tier = read_lane(fields)
     model = fields.required_text("model", longest=MAX_NAME_CHARS)
+    tools, choice = read_tools(fields), read_tool_choice(fields)
+    check_tool_choice(choice, tools)
+    template_args, budget = read_thinking(fields)
     return ChatRequest(
         model=model,
         messages=read_messages(fields),
-        tools=read_tools(fields),
-        template_args=read_template_args(fields),
+        tools=tools,
+        tool_choice=choice,
+        constrain_tools=fields.get("constrain_tools") is None or fields.boolean("constrain_tools"),
+        response_format=read_response_format(fields),
+        reasoning_budget=budget,
+        template_args=template_args,
         sampling=read_sampling(
             fields,
             logprobs=_read_logprobs(fields),
@@ -79,17 +82,6 @@ def _check_modalities(fields: Fields) -> None:
     for value in fields.array("modalities", longest=16) or []:
         if value != "text":
             raise unsupported("modalities", "only text is generated")
-
-
-def _check_response_format(fields: Fields) -> None:
-    given = fields.object("response_format")
-    if given is None:
-        return
-    kind = given.choice("type", ("text", "json_object", "json_schema"))
-    if kind is None:
-        raise given.missing("type")
-    if kind != "text":
-        raise unsupported("response_format", "only type 'text' is served, output is not constrained to JSON yet")
 
 
 def _read_logprobs(fields: Fields) -> int | None:
@@ -177,7 +169,7 @@ def read_tools(fields: Fields) -> tuple[Tool, ...]:
     """Declared functions. Tool types we do not know are dropped: agents declare some that only their vendor runs."""
     given = fields.array("tools", longest=MAX_TOOLS) or []
     tools = [_read_tool(Fields.of(item, f"tools[{i}]")) for i, item in enumerate(given)]
-    return tuple(tool for tool in tools if tool is not None) if _tools_wanted(fields) else ()
+    return tuple(tool for tool in tools if tool is not None)
 
 
 def _read_tool(fields: Fields) -> Tool | None:
@@ -186,37 +178,4 @@ def _read_tool(fields: Fields) -> Tool | None:
     function = fields.object("function")
     if function is None:
         raise fields.missing("function")
-    parameters = function.object("parameters")
-    if parameters is not None and not depth_within(parameters.data, MAX_DEPTH):
-        param = function.param("parameters")
-        raise invalid("invalid_value", f"'{param}' is nested more than {MAX_DEPTH} deep.", param=param)
-    return Tool(
-        name=function.required_text("name", longest=MAX_NAME_CHARS),
-        description=function.text("description"),
-        parameters=None if parameters is None else parameters.data,
-        strict=function.boolean("strict") if function.get("strict") is not None else None,
-    )
-
-
-def _tools_wanted(fields: Fields) -> bool:
-    choice = fields.get("tool_choice")
-    if isinstance(choice, dict):
-        raise unsupported("tool_choice", "a certain tool cannot be forced yet")
-    word = fields.choice("tool_choice", ("none", "auto", "required"))
-    if word == "required":
-        raise unsupported("tool_choice", "a tool call cannot be forced yet")
-    return word != "none"
-
-
-def read_template_args(fields: Fields) -> dict[str, Any]:
-    """Switches for the chat template. Only scalars: nothing here may smuggle in messages or tools."""
-    given = fields.object("chat_template_kwargs")
-    if given is None:
-        return {}
-    if len(given.data) > MAX_TEMPLATE_ARGS:
-        raise invalid("array_above_max_length", "Too many template arguments.", param="chat_template_kwargs")
-    for name, value in given.data.items():
-        if isinstance(value, dict | list):
-            raise wrong_type(given.param(name), "a string, a number or a boolean", value)
-        given.text(name, longest=MAX_NAME_CHARS) if isinstance(value, str) else None
-    return given.data
+    return read_function(function)

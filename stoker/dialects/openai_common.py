@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stoker.dialects.fields import Fields, unsupported, wrong_type
+from stoker.dialects.fields import MAX_NAME_CHARS, Fields, unsupported, wrong_type
 from stoker.types.chat import Event, FinishReason
 from stoker.types.errors import StokerError, invalid
 from stoker.types.lane import Lane
@@ -21,7 +21,6 @@ MAX_STOP_IDS = 64
 MAX_BIASES = 1024
 MAX_TOKEN_ID = (1 << 31) - 1
 MAX_TOP_K = 1 << 20
-MAX_NAME_CHARS = 256
 
 JSON = msgspec.json.Encoder()
 
@@ -35,11 +34,6 @@ _TIERS = {
 }
 
 _REFUSED = {
-    "guided_json": "constrained output",
-    "guided_regex": "constrained output",
-    "guided_choice": "constrained output",
-    "guided_grammar": "constrained output",
-    "structured_outputs": "constrained output",
     "prompt_logprobs": "log-probabilities of the prompt",
     "use_beam_search": "beam search",
 }

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.dialects.fields import Fields, JsonObject, unsupported, wrong_type
+from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, unsupported, wrong_type
 from stoker.dialects.openai_common import (
     JSON,
     MAX_CHOICES,
-    MAX_NAME_CHARS,
     Head,
     UsageJson,
     choices_error,
@@ -35,7 +34,15 @@ MAX_TOTAL_CHOICES = 128
 MAX_PROMPT_IDS = 1 << 22
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, and unlike chat's not "as many as fit"
 
-_REFUSED = {"suffix": "filling in the middle"}
+_REFUSED = {
+    "suffix": "filling in the middle",
+    "response_format": "constrained output of raw prompts",
+    "guided_json": "constrained output of raw prompts",
+    "guided_regex": "constrained output of raw prompts",
+    "guided_choice": "constrained output of raw prompts",
+    "guided_grammar": "constrained output of raw prompts",
+    "structured_outputs": "constrained output of raw prompts",
+}
 
 
 def decode_completion(body: JsonObject, *, session: str | None) -> CompletionRequest:

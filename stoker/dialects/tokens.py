@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.dialects.fields import Fields, JsonObject
-from stoker.dialects.openai_chat import read_messages, read_template_args, read_tools
-from stoker.dialects.openai_common import MAX_NAME_CHARS, read_token_ids
+from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject
+from stoker.dialects.openai_chat import read_messages, read_tools
+from stoker.dialects.openai_common import read_token_ids
 from stoker.dialects.openai_completions import MAX_PROMPT_IDS
+from stoker.dialects.thinking import read_thinking
 from stoker.types.chat import ChatRequest, CompletionRequest
 
 
@@ -30,7 +31,7 @@ def decode_tokenize(body: JsonObject) -> ChatRequest | CompletionRequest:
             model=model,
             messages=read_messages(fields),
             tools=read_tools(fields),
-            template_args=read_template_args(fields),
+            template_args=read_thinking(fields)[0],
         )
     return CompletionRequest(model=model, prompts=(fields.required_text("prompt"),))
 

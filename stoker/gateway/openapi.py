@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stoker import __version__
-from stoker.dialects.openai_chat import MAX_MESSAGES, MAX_TOOLS
+from stoker.dialects.openai_chat import MAX_MESSAGES
 from stoker.dialects.openai_common import (
     MAX_BIASES,
     MAX_CHOICES,
@@ -14,6 +14,7 @@ from stoker.dialects.openai_common import (
     MAX_STOPS,
     MAX_TOP_K,
 )
+from stoker.dialects.tools import MAX_TOOLS
 from stoker.types.sampling import MAX_TOP_LOGPROBS
 
 Schema = dict[str, Any]
@@ -81,6 +82,7 @@ _SCHEMAS: dict[str, Schema] = {
             "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
             "content": {"oneOf": [_STRING, _array(_ref("TextPart")), {"type": "null"}]},
             "name": _STRING,
+            "reasoning": _STRING,
             "reasoning_content": _STRING,
             "tool_calls": _array(_OBJECT),
             "tool_call_id": _STRING,
@@ -92,15 +94,33 @@ _SCHEMAS: dict[str, Schema] = {
         {
             **_SAMPLING,
             **_CHAT_INPUT,
-            "tool_choice": {"enum": ["none", "auto"]},
+            "tool_choice": {"oneOf": [{"enum": ["none", "auto", "required"]}, _OBJECT]},
+            "parallel_tool_calls": _BOOLEAN,
+            "constrain_tools": {
+                **_BOOLEAN,
+                "description": "Whether calls must fit the declared tools; true if absent.",
+            },
             "max_completion_tokens": _integer(1),
             "logprobs": _BOOLEAN,
             "top_logprobs": _integer(0, MAX_TOP_LOGPROBS),
-            "response_format": _object({"type": {"const": "text"}}, "type"),
+            "response_format": _ref("ResponseFormat"),
+            "reasoning_effort": _STRING,
+            "thinking": _ref("Thinking"),
+            "thinking_token_budget": _integer(0),
         },
         "model",
         "messages",
     ),
+    "ResponseFormat": _object(
+        {
+            "type": {"enum": ["text", "json_object", "json_schema", "regex", "grammar"]},
+            "json_schema": _OBJECT,
+            "pattern": _STRING,
+            "grammar": {**_STRING, "description": "In the notation of Lark; the first rule is `start`."},
+        },
+        "type",
+    ),
+    "Thinking": _object({"type": {"enum": ["enabled", "adaptive", "disabled"]}, "budget_tokens": _integer(0)}),
     "CompletionRequest": _object(
         {
             **_SAMPLING,

@@ -61,6 +61,7 @@ class Service:
         `tenant` comes from the caller's key and decides who may share this prompt's cache. Raises StokerError.
         """
         self.check_model(request.model)
+        _check_constraints(request)
         self._check_ready()
         prompts = await self.tokenize(request)
         for position, ids in enumerate(prompts):
@@ -149,6 +150,18 @@ class Service:
                 "tokens and must hold at least one token of output too.",
                 param=param,
             )
+
+
+def _check_constraints(request: ChatRequest | CompletionRequest) -> None:
+    """The engine cannot constrain output yet: say so instead of answering something else than was asked."""
+    if isinstance(request, CompletionRequest):
+        return
+    for param, wanted in (
+        ("response_format", request.response_format is not None),
+        ("tool_choice", request.tool_choice.mode == "required"),
+    ):
+        if wanted:
+            raise invalid("unsupported_parameter", f"'{param}' is not supported here yet.", param=param)
 
 
 def _size(request: ChatRequest | CompletionRequest) -> int:

@@ -9,7 +9,18 @@ from front_fakes import EOS, INFO, VOCAB, FakeBackend, FakeText, say
 
 from stoker.fleet.backend import Down, Starting
 from stoker.service.pipeline import Service
-from stoker.types.chat import ChatRequest, ChoiceDone, CompletionRequest, Done, Message, TextDelta, Tool, ToolCall
+from stoker.types.chat import (
+    ChatRequest,
+    ChoiceDone,
+    CompletionRequest,
+    Done,
+    JsonOutput,
+    Message,
+    TextDelta,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.lane import Lane
 from stoker.types.sampling import SamplingParams
@@ -219,6 +230,18 @@ async def test_an_output_without_an_end_is_an_error(service):
     service.backend.script = lambda _: [b"abc"]
     with pytest.raises(StokerError, match="without a reason"):
         await run(service, completion())
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"response_format": JsonOutput()}, "response_format"),
+        ({"tool_choice": ToolChoice(mode="required"), "tools": (Tool(name="f"),)}, "tool_choice"),
+    ],
+)
+async def test_what_the_engine_cannot_constrain(service, more, param):
+    error = await refused(service, ChatRequest(model="fake", messages=(Message(role="user", content="Hi"),), **more))
+    assert (error.code, error.param) == ("unsupported_parameter", param)
 
 
 async def test_chats_are_rendered(service):
