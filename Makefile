@@ -9,6 +9,7 @@ PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+SHORT_BENCH := --only a,b,e,f,g --peers stoker,transformers
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test lint bench clean
@@ -32,7 +33,7 @@ lint: $(DEV) ## formatting, lint rules, types and the direction of imports
 
 bench: $(DEV) ## Stoker beside transformers, in turns, a few minutes (all: ARGS="--rounds 3"; docs/benchmarks.md)
 	@mkdir -p build
-	$(BIN)/python -m bench.peers --json build/bench.json $(or $(ARGS),--only a,b,e,f,g --peers stoker,transformers)
+	$(BIN)/python -m bench.peers --json build/bench.json $(or $(ARGS),$(SHORT_BENCH))
 
 clean: ## remove the environments, caches and outputs made here (keeps your data in .stoker)
 	rm -rf $(VENV) .peers .clients build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,6 +20,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 SAMPLE_SECONDS = 0.5
 GROWTH = 1.02
 TERM_SECONDS = 8.0
+KILL_SECONDS = 5.0
+KILL_POLLS = 200
 LINE_LIMIT = 1 << 20
 PROC = Path("/proc")
 
@@ -31,21 +33,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def process_tree(root: int) -> list[int]:
-    """`root`, its descendants, and whoever shares a session with one of them (a child keeps its session when its
-    parent is gone, and its parent when it opens a session of its own)."""
-    processes: list[tuple[int, int, int]] = []
+def living() -> dict[int, tuple[int, int]]:
+    """All processes but zombies: pid -> (parent, session)."""
+    found: dict[int, tuple[int, int]] = {}
     for folder in PROC.glob("[0-9]*"):
         with suppress(OSError):
             # pid (name, which may hold anything) state ppid pgrp session ...
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             if fields[0] != "Z":
-                processes.append((int(folder.name), int(fields[1]), int(fields[3])))
+                found[int(folder.name)] = (int(fields[1]), int(fields[3]))
+    return found
+
+
+def process_tree(root: int) -> list[int]:
+    """`root`, its descendants, and whoever shares a session with one of them (a child keeps its session when its
+    parent is gone, and its parent when it opens a session of its own)."""
+    processes = living()
     known = {root}
-    while grown := {pid for pid, parent, session in processes if parent in known or session in known} - known:
+    while grown := {pid for pid, (parent, session) in processes.items() if parent in known or session in known} - known:
         known |= grown
-    alive = {pid for pid, _, _ in processes}
-    return sorted(known & alive)
+    return sorted(known & processes.keys())
 
 
 def resident_bytes(pids: list[int]) -> int:
@@ -117,16 +124,23 @@ class Process:
         return line
 
     async def stop(self) -> None:
-        """Ask the first process to end, then kill whatever is left of its tree, and wait for it."""
-        tree = process_tree(self.pid)
+        """Ask the first process to end, then kill whatever is left of its tree, and wait until all are gone."""
+        tree = set(process_tree(self.pid))
         with suppress(ProcessLookupError):
             self._inner.send_signal(signal.SIGTERM)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._inner.wait(), TERM_SECONDS)
-        for pid in {*tree, *process_tree(self.pid)}:
+        tree.update(process_tree(self.pid))
+        for pid in tree:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if self.alive:
+            self._inner.kill()
         await self._inner.wait()
+        for _ in range(KILL_POLLS):
+            if not tree & living().keys():
+                break
+            await asyncio.sleep(KILL_SECONDS / KILL_POLLS)
 
 
 @asynccontextmanager
