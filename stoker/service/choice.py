@@ -19,6 +19,7 @@ from stoker.types.wire import Progress, SampledToken
 class Choice:
     """State of choice `index`.
 
+    begun    the engine has news of it, so its prompt was computed
     cached   prompt tokens the engine found in its prefix cache
     output   tokens generated so far
     done     nothing follows; with progress left unread, the engine must be told to stop
@@ -34,6 +35,7 @@ class Choice:
         logprobs: bool,
     ) -> None:
         self.index = index
+        self.begun = False
         self.cached = 0
         self.output = 0
         self.done = False
@@ -47,6 +49,7 @@ class Choice:
 
     def push(self, progress: Progress) -> list[Event]:
         """Events for one step's progress. Raises StokerError if the engine could not finish this choice."""
+        self.begun = True
         self.cached = max(self.cached, progress.cached)
         self.output = max(self.output, progress.output)
         if progress.finish == "error":

@@ -189,8 +189,7 @@ def _wrap(seed: int) -> int:
 class Generation:
     """One admitted request: `prompts` x `n` choices. `usage` is right at any moment, also after an abort.
 
-    Choice i continues prompt i // n. The first choice of a prompt goes ahead; the others start with its first token,
-    when the engine has the prompt in its prefix cache.
+    Choice i continues prompt i // n. All go to the engine at once: it computes what prompts share only once.
     """
 
     def __init__(
@@ -220,15 +219,17 @@ class Generation:
             )
             for index in range(len(prompts) * request.n)
         ]
-        self._ahead = [asyncio.Event() for _ in prompts]
 
     @property
     def usage(self) -> Usage:
-        """Each prompt counted once, however many choices continue it; its cached part is the first choice's.
+        """Each prompt counted once, however many choices continue it; cached is what its first choice found there.
         A prompt that gave no token yet counts nothing: it may still be queued."""
-        begun = [which for which, ahead in enumerate(self._ahead) if ahead.is_set()]
-        prompt = sum(len(self.prompts[which]) for which in begun)
-        cached = sum(min(self._choices[which * self.request.n].cached, len(self.prompts[which])) for which in begun)
+        prompt = cached = 0
+        for which, ids in enumerate(self.prompts):
+            begun = [c for c in self._choices[which * self.request.n :][: self.request.n] if c.begun]
+            if begun:
+                prompt += len(ids)
+                cached += min(len(ids), *(choice.cached for choice in begun))
         return Usage(
             input_uncached=prompt - cached,
             input_cached=cached,
@@ -247,9 +248,6 @@ class Generation:
     async def _run(self, choice: Choice) -> AsyncGenerator[Event]:
         which, turn = divmod(choice.index, self.request.n)
         ids = self.prompts[which]
-        ahead = self._ahead[which]
-        if turn:
-            await ahead.wait()
         if isinstance(self.request, CompletionRequest) and self.request.echo:
             yield TextDelta(index=choice.index, text=await self._echoed(self.request.prompts[which]))
         generate = Generate(
@@ -262,7 +260,6 @@ class Generation:
         async with aclosing(self._backend.generate(generate)) as steps:
             taken = 0
             async for progress in steps:
-                ahead.set()
                 for event in choice.push(progress):
                     yield event
                 if choice.done:
@@ -276,13 +273,12 @@ class Generation:
         return prompt if isinstance(prompt, str) else await asyncio.to_thread(self._text.decode, prompt)
 
     def _sampling(self, prompt_len: int, turn: int) -> SamplingParams:
-        """The client's sampling with what only this side knows: what fits, what ends the output, a seed per choice."""
+        """The client's sampling with what only this side knows: what fits, and a seed per choice."""
         asked = self.request.sampling
         fits = self._context - prompt_len
         return msgspec.structs.replace(
             asked,
             max_tokens=fits if asked.max_tokens is None else min(asked.max_tokens, fits),
             min_tokens=min(asked.min_tokens, fits),
-            stop_ids=asked.stop_ids if asked.ignore_eos else tuple({*asked.stop_ids, *self._text.eos_ids}),
             seed=None if asked.seed is None else _wrap(asked.seed + turn),
         )

@@ -50,6 +50,26 @@ def test_a_conversation_with_cached_tokens(server: Server) -> None:
     assert details.cached_tokens < second.usage.prompt_tokens
 
 
+def test_several_choices_cost_one_prompt(server: Server) -> None:
+    def prefilled() -> int:
+        with urllib.request.urlopen(f"{server.url}/health/ready", timeout=5.0) as response:
+            return json.load(response)["engine"]["prefill_tokens"]
+
+    before = prefilled()
+    question = "Which of these numbers is the largest? " + " ".join(map(str, range(7000, 7200)))
+    with client(server) as api:
+        answer = api.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": question}], n=4, max_tokens=4, seed=1
+        )
+    usage = answer.usage
+    assert usage is not None
+    time.sleep(1.5)  # a heartbeat
+    assert usage.prompt_tokens > 800
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens < 100
+    assert usage.prompt_tokens - 100 < prefilled() - before < usage.prompt_tokens + 4 * 16
+
+
 def test_streaming_is_what_not_streaming_is(server: Server) -> None:
     request: Any = {"model": "demo", "messages": QUESTION, "temperature": 0, "max_tokens": 40, "seed": 1}
     with client(server) as api:

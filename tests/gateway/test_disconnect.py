@@ -18,9 +18,9 @@ async def test_before_the_first_byte(launch, stream, n):
     server = await launch(FakeBackend(lambda _: [FOREVER]))
     async with connect(server) as (_, writer):
         writer.write(post(CHAT, chat_body(stream=stream, n=n)))
-        await server.backend.until(lambda: len(server.backend.open) == 1)
+        await server.backend.until(lambda: len(server.backend.open) == n)
     await server.backend.until(lambda: not server.backend.open, within=2.0)
-    assert len(server.backend.aborted) == 1
+    assert len(server.backend.aborted) == n
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -5,7 +5,7 @@ import threading
 from contextlib import aclosing
 
 import pytest
-from front_fakes import EOS, INFO, VOCAB, FakeBackend, FakeText, say
+from front_fakes import INFO, VOCAB, FakeBackend, FakeText, say
 
 from stoker.fleet.backend import Down, Starting
 from stoker.service.pipeline import Service
@@ -66,14 +66,9 @@ async def test_what_the_engine_is_asked(service):
     assert asked.prompt_ids == list(b"hello")
     assert asked.domain == "tenant:acme"
     assert asked.lane == Lane.BATCH
-    assert set(asked.sampling.stop_ids) == {7, EOS}
+    assert asked.sampling.stop_ids == (7,)  # the engine knows the model's own
     assert asked.sampling.max_tokens == 4096 - 5
     assert (asked.sampling.temperature, asked.sampling.seed) == (0.5, 3)
-
-
-async def test_ignore_eos_leaves_only_the_clients_stop_ids(service):
-    await run(service, completion(sampling=SamplingParams(stop_ids=(7,), ignore_eos=True)))
-    assert service.backend.requests[0].sampling.stop_ids == (7,)
 
 
 @pytest.mark.parametrize(("asked", "given"), [(10, 10), (4091, 4091), (4092, 4091), (1 << 30, 4091)])
@@ -90,17 +85,19 @@ async def test_usage_counts_a_prompt_once(service):
     assert sum(isinstance(event, ChoiceDone) for event in events) == 6
 
 
-async def test_followers_wait_until_the_prompt_is_cached(service):
-    """The first choice computes the prompt; the others are asked for only after its first token."""
-    service.backend.script = lambda request: say("ab", pause=0.01)
-    generation = await service.start(completion(n=4), tenant="local", request_id="r")
-    async with aclosing(generation.events()) as events:
-        first = await anext(events)
-        assert first == TextDelta(index=0, text="a")
-        assert service.backend.requests[0].id == "r/0"
-        async for _ in events:
-            pass
-    assert [request.id for request in service.backend.requests] == [f"r/{index}" for index in range(4)]
+async def test_choices_that_wait_for_a_shared_prompt_do_not_make_it_look_cached(service):
+    """The engine computes the prompt for the first choice; the others find it in the cache."""
+    generate = service.backend.generate
+
+    async def engine(request):
+        service.backend.cached = 0 if request.id == "r/0" else 4
+        async for progress in generate(request):
+            yield progress
+
+    service.backend.generate = engine
+    generation, _ = await run(service, completion(n=3))
+    assert (generation.usage.input_uncached, generation.usage.input_cached) == (5, 0)
+    assert [request.id for request in service.backend.requests] == ["r/0", "r/1", "r/2"]
 
 
 async def test_before_the_first_token_nothing_counts(service):
