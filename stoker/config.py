@@ -20,6 +20,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """One engine process. None means: chosen from the host and the model when the engine starts.
 
     step_tokens     token budget of one step (prefill chunks and decode steps together)
+    prefill_tokens  the budget while nobody decodes: larger chunks are quicker, and no stream stalls on them
     kv_memory       bytes for the KV pool
     context         longest prompt + output in tokens; at most the model's own
     lane_reserve    share of the step budget kept for (standard, batch) while a higher lane could take it all
@@ -32,6 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_memory: Count | None = None
     context: Count | None = None
     step_tokens: Count | None = None
+    prefill_tokens: Count | None = None
     max_running: Count = 64
     max_waiting: Count = 1024
     lane_reserve: tuple[Share, Share] = (0.1, 0.02)

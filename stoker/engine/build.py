@@ -21,6 +21,7 @@ from stoker.types.wire import Ready
 
 CPU_STEP_TOKENS = 512  # about the largest chunk that a laptop computes while a stream hardly notices
 GPU_STEP_TOKENS = 8192
+PREFILL_STEPS = 2  # how many steps' budgets a step may take while nobody decodes
 CPU_KV_BYTES = 640 << 20
 GPU_KV_SHARE = 0.85  # of what is free once the weights are loaded
 
@@ -43,10 +44,12 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
         raise ModelError(f"{budget:,} bytes of KV memory hold no block: one token takes {per_token:,} bytes")
     progress("reserving the KV cache", 1.0)
     executor = LocalExecutor(graph, num_blocks=blocks, block_size=config.block_size, device=device, dtype=dtype)
+    step_tokens = config.step_tokens or (CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS)
     limits = Limits(
         vocab_size=graph.vocab_size,
         context=context,
-        step_tokens=config.step_tokens or (CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS),
+        step_tokens=step_tokens,
+        prefill_tokens=config.prefill_tokens or PREFILL_STEPS * step_tokens,
         max_running=config.max_running,
         max_waiting=config.max_waiting,
         lane_reserve=config.lane_reserve,

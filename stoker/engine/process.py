@@ -13,7 +13,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -91,6 +93,10 @@ class EngineProcess:
         finally:
             self._socket.close()
             self._context.term()
+            with suppress(OSError):  # the folder is the parent's to remove, but the parent may have been killed
+                socket = Path(self._spec.endpoint.removeprefix("ipc://"))
+                socket.unlink()
+                socket.parent.rmdir()
 
     def _turn(self, core: EngineCore) -> None:
         self._receive(wait=0.0 if core.busy else HEARTBEAT_SECONDS)

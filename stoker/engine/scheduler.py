@@ -36,6 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     context: int
     step_tokens: int
+    prefill_tokens: int
     max_running: int
     max_waiting: int
     lane_reserve: tuple[float, float]
@@ -153,8 +154,10 @@ class Scheduler:
         residency.admit()
         running = sorted(residency.running.values(), key=lambda s: (not s.decoding, s.lane, s.number))
         demands = [Demand(seq.lane, seq.pending, seq.decoding) for seq in running]
+        somebody_waits = any(demand.decode for demand in demands)
+        budget = self.limits.step_tokens if somebody_waits else self.limits.prefill_tokens
         chunks: list[tuple[Sequence, int]] = []
-        for seq, granted in zip(running, share(self.limits.step_tokens, demands, self._reserve), strict=True):
+        for seq, granted in zip(running, share(budget, demands, self._reserve), strict=True):
             if granted and seq.state is State.RUNNING and (count := residency.grow(seq, granted)):
                 chunks.append((seq, count))
         chunks = [(seq, count) for seq, count in chunks if seq.state is State.RUNNING]  # the rest was preempted since

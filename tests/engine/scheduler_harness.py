@@ -109,6 +109,7 @@ class Rig:
         blocks: int = 32,
         block_size: int = 4,
         step_tokens: int = 16,
+        prefill_tokens: int | None = None,
         max_running: int = 8,
         max_waiting: int = 1000,
         context: int = 10_000,
@@ -120,6 +121,7 @@ class Rig:
             vocab_size=VOCAB,
             context=context,
             step_tokens=step_tokens,
+            prefill_tokens=prefill_tokens or step_tokens,
             max_running=max_running,
             max_waiting=max_waiting,
             lane_reserve=lane_reserve,
@@ -183,7 +185,9 @@ class Rig:
         return plan
 
     def finish_step(self, plan: StepPlan) -> None:
-        assert sum(work.count for work in plan.work) <= self.limits.step_tokens
+        decoding = any(work.append for work in plan.work)
+        budget = self.limits.step_tokens if decoding else max(self.limits.prefill_tokens, self.limits.step_tokens)
+        assert sum(work.count for work in plan.work) <= budget
         self.plans.append(plan)
         result = self.executor.execute(plan)
         self.now += 1.0

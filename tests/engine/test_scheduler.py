@@ -339,3 +339,17 @@ def test_lines_are_bounded_each_by_itself() -> None:
         rig.add("c", ids(3))
     assert refused.value.code == "duplicate_request_id"
     rig.drain()
+
+
+def test_larger_chunks_only_while_nobody_decodes() -> None:
+    rig = Rig(blocks=200, block_size=4, step_tokens=16, prefill_tokens=64)
+    rig.add("first", [i % 50 for i in range(200)], max_tokens=50)
+    first = rig.step()
+    assert first is not None
+    assert [work.count for work in first.work] == [64]
+    while rig.scheduler.stats().decode_tokens == 0:
+        rig.step()
+    rig.add("second", [i * i % 50 for i in range(200)], max_tokens=1)
+    beside = rig.step()
+    assert beside is not None
+    assert sum(work.count for work in beside.work) == 16

@@ -202,7 +202,10 @@ def test_the_engine_ends_with_its_parent(tiny_llama: ModelFiles, tmp_path: Path)
     )
     file = tmp_path / "spec.json"
     file.write_bytes(msgspec.json.encode(spec_for(tiny_llama)("")))
-    with subprocess.Popen([sys.executable, "-c", script, str(file)], stdout=subprocess.PIPE) as parent:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    env = {**os.environ, "TMPDIR": str(folder)}
+    with subprocess.Popen([sys.executable, "-c", script, str(file)], stdout=subprocess.PIPE, env=env) as parent:
         assert parent.stdout is not None
         engine = int(parent.stdout.readline())
         assert alive(engine)
@@ -211,3 +214,4 @@ def test_the_engine_ends_with_its_parent(tiny_llama: ModelFiles, tmp_path: Path)
     while alive(engine):
         assert time.monotonic() < end, "the engine outlived its parent"
         time.sleep(0.05)
+    assert list(folder.iterdir()) == []
