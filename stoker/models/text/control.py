@@ -14,12 +14,13 @@ allowed to fake one for the template's logic either.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from tokenizers import AddedToken
 
+from stoker.models.text.renderers.fixed import Fixed
 from stoker.types.errors import invalid
 
 JOINT = "\ufdd0"
@@ -31,7 +32,7 @@ class ControlTokens:
     """A tokenizer's added tokens, special or not, but for those that are mere white space or one character: these are
     shorthands for ordinary text. `literals` are the strings the template itself contains."""
 
-    def __init__(self, added: dict[int, AddedToken], literals: Iterable[str]) -> None:
+    def __init__(self, added: Mapping[int, AddedToken], literals: Iterable[str]) -> None:
         control = {index: token for index, token in added.items() if is_control(token)}
         self.texts = {index: token.content for index, token in control.items()}
         self._by_text = {token.content: (index, token) for index, token in control.items()}
@@ -78,8 +79,21 @@ class ControlTokens:
         parts.append(rendered[at:])
         return [text for part in parts if (text := part.replace(JOINT, "") if isinstance(part, str) else part) != ""]
 
+    def join(self, pieces: Iterable[str]) -> list[str | int]:
+        """A built-in renderer's texts, in the form of `split`: control tokens are found in those that are `Fixed`."""
+        parts: list[str | int] = []
+        run: list[str] = []
+        for piece in pieces:
+            for part in self.split(piece) if isinstance(piece, Fixed) else [_whole(piece)]:
+                if isinstance(part, str):
+                    run.append(part)
+                    continue
+                parts += ("".join(run), part) if any(run) else (part,)
+                run = []
+        return [*parts, "".join(run)] if any(run) else parts
+
     def _guard_text(self, text: str) -> str:
-        text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).replace(JOINT, "")
+        text = _whole(text).replace(JOINT, "")
         body = text.strip()  # templates trim: the borders that count are those of the trimmed string
         size, reach = len(body), min(len(body), self._longest)
         head, tail = _fold(body[:reach]), _fold(body[size - reach :])
@@ -93,6 +107,10 @@ class ControlTokens:
         borders = [0, *sorted(cuts), size]
         pieces = [body[start:end] for start, end in pairwise(borders)]
         return text.replace(body, JOINT.join(pieces), 1)
+
+
+def _whole(text: str) -> str:
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def is_control(token: AddedToken) -> bool:

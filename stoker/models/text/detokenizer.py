@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -61,13 +61,13 @@ class Detokenizer(Protocol):
 
 
 class ByteLevelDetokenizer:
-    def __init__(self, pieces: Pieces, skip: frozenset[int]) -> None:
-        self._pieces = pieces
+    def __init__(self, token_bytes: Callable[[int], bytes], skip: frozenset[int]) -> None:
+        self._token_bytes = token_bytes
         self._skip = skip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:
-        return self._decoder.decode(b"".join(self._pieces.bytes(index) for index in ids if index not in self._skip))
+        return self._decoder.decode(b"".join(self._token_bytes(index) for index in ids if index not in self._skip))
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -117,7 +117,7 @@ class FallbackDetokenizer:
 def detokenizer(pieces: Pieces, *, skip_special: bool) -> Detokenizer:
     """`skip_special` leaves out the control tokens that the tokenizer marks as special."""
     skip: frozenset[int] = pieces.special if skip_special else frozenset()
-    return ByteLevelDetokenizer(pieces, skip) if pieces.byte_level else FallbackDetokenizer(pieces, skip)
+    return ByteLevelDetokenizer(pieces.bytes, skip) if pieces.byte_level else FallbackDetokenizer(pieces, skip)
 
 
 def _decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:

@@ -1,164 +1,135 @@
 """The text side of one model: conversations and texts to token ids, and back. No torch, safe for several threads.
 
-The library's `encode` holds the interpreter lock for as long as it takes, a second for a long prompt; its batch form
-does not, so that is what is called even for one text.
+Puts together what others own: the vocabulary, the family's renderer or the model's own template, the detokenizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import Metaspace
 
 from stoker.models.gguf_meta import read_metadata
 from stoker.models.info import end_ids
-from stoker.models.source import ModelError, ModelFiles, read_json
-from stoker.models.text.control import ControlTokens, is_control
+from stoker.models.source import ModelFiles, read_json
+from stoker.models.text.control import ControlTokens
 from stoker.models.text.conversation import variables
-from stoker.models.text.detokenizer import Detokenizer, Pieces, detokenizer
+from stoker.models.text.detokenizer import Detokenizer
+from stoker.models.text.family import Family, detect_family
 from stoker.models.text.gguf_tokenizer import from_metadata, special_texts
+from stoker.models.text.parse.format import StartState
+from stoker.models.text.renderers import RENDERERS, serve
 from stoker.models.text.template import ChatTemplate, read_templates
+from stoker.models.text.vocabulary import LibraryVocabulary, Vocabulary, read_vocabulary
 from stoker.types.chat import ChatRequest
 from stoker.types.errors import invalid
 
 _SPECIAL_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_TAIL = 8  # ids that hold a generation prompt's last tag and the white space after it
+_KEEPS_REASONING = {"clear_thinking": False, "preserve_thinking": True}
 
 
 class TextModel:
-    """`vocab_size` is one more than the largest id the tokenizer knows; the model's own may be padded beyond it."""
+    """`vocab_size` is one more than the largest id the tokenizer knows; the model's own may be padded beyond it.
+
+    `control_ids` are the tokens that a template may write and a client may not; `special_ids` those of them that are
+    no part of the text of an answer.
+    """
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        vocabulary: Vocabulary,
         *,
         templates: dict[str, str],
         specials: dict[str, str],
         eos: Iterable[int],
         where: str,
+        family: Family = Family.PLAIN,
     ) -> None:
-        """Raises ModelError when the tokenizer or a template is of a kind that is not supported."""
-        added = tokenizer.get_added_tokens_decoder()
+        """The templates are not looked at where the family has a renderer. Raises ModelError when one is not valid."""
+        self.family = family
         self.eos_ids = frozenset(eos)
-        self.vocab_size = max(tokenizer.get_vocab_size(with_added_tokens=False), *(index + 1 for index in added), 0)
-        self._tokenizer = tokenizer
-        self._pieces = Pieces(tokenizer)
+        self.vocabulary = vocabulary
+        self.vocab_size = vocabulary.size
+        self.special_ids = vocabulary.special
         self._specials = specials
-        self._templates = {name: ChatTemplate(source, where) for name, source in templates.items()}
+        self._templates = {
+            name: ChatTemplate(source, where) for name, source in templates.items() if family not in RENDERERS
+        }
         literals = {literal for template in self._templates.values() for literal in template.literals}
-        self._control = ControlTokens(added, literals | set(specials.values()))
-        self._ordinary = _without_control(tokenizer, where)
-        self._inner = _after_start(self._ordinary)
+        self._control = ControlTokens(vocabulary.added, literals | set(specials.values()))
+        self.control_ids = frozenset(self._control.texts)
 
     @classmethod
     def load(cls, files: ModelFiles) -> TextModel:
         """Raises ModelError when the files hold no tokenizer or template that can be used."""
-        eos = end_ids(files)
         if files.gguf is not None:
             metadata = read_metadata(Path(files.gguf)).metadata
-            tokenizer = from_metadata(metadata, files.gguf)
+            vocabulary: Vocabulary = LibraryVocabulary(from_metadata(metadata, files.gguf), files.gguf)
             prefix = "tokenizer.chat_template"
             templates = {
                 key.removeprefix(prefix).removeprefix(".") or "default": value
                 for key, value in metadata.items()
                 if (key == prefix or key.startswith(prefix + ".")) and isinstance(value, str)
             }
-            return cls(tokenizer, templates=templates, specials=special_texts(metadata), eos=eos, where=files.gguf)
-        root = Path(files.root)
-        try:
-            tokenizer = Tokenizer.from_file(str(root / "tokenizer.json"))
-        except Exception as error:  # the binding raises bare Exceptions
-            raise ModelError(f"{root / 'tokenizer.json'} cannot be used: {error}") from error
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return cls(tokenizer, templates=read_templates(root), specials=_specials(root), eos=eos, where=files.root)
+            specials = special_texts(metadata)
+        else:
+            root = Path(files.root)
+            vocabulary, templates, specials = read_vocabulary(root), read_templates(root), _specials(root)
+        return cls(
+            vocabulary,
+            templates=templates,
+            specials=specials,
+            eos=end_ids(files),
+            where=files.gguf or files.root,
+            family=detect_family(files, templates.get("default")),
+        )
 
     def render(self, request: ChatRequest) -> list[int]:
         """The conversation as the model's template writes it, ready for the answer.
 
-        Only what the template writes can become a control token; everything from the client is ordinary text. Raises
-        StokerError (INVALID) when there is no template or it refuses the conversation.
+        Only what the template writes can become a control token; everything from the client is ordinary text. Unless
+        the request says otherwise, reasoning of earlier turns stays where the template has a switch for it: a prompt
+        then begins with all of the prompt before. Raises StokerError (INVALID) when there is no template or it refuses
+        the conversation.
         """
-        template = self._templates.get("tool_use") if request.tools else None
-        template = template or self._templates.get("default")
-        if template is None:
-            raise invalid("no_chat_template", "this model has no chat template: use /v1/completions", param="messages")
-        given: dict[str, Any] = variables(request, template.source, self._control.guard)
-        parts = self._control.split(template.render({**given, **self._specials}))
-        texts = [part for part in parts if isinstance(part, str)]
-        encoded = iter(self._encode_ordinary(texts, at_start=bool(parts) and isinstance(parts[0], str)))
-        ids: list[int] = []
-        for part in parts:
-            if isinstance(part, int):
-                ids.append(part)
-            else:
-                ids += next(encoded)
-        return ids
+        if self.family in RENDERERS:
+            parts = self._control.join(serve(self.family, request))
+        else:
+            parts = self._control.split(self._from_template(request))
+        return self.vocabulary.encode_parts(parts)
+
+    def prompt_state(self, prompt_ids: Sequence[int]) -> StartState:
+        """What the prompt leaves open for the answer, as its last tag says."""
+        tail = self.decode(prompt_ids[-_TAIL:]).rstrip()
+        if tail.endswith("<think>"):
+            return StartState.REASONING
+        return StartState.CONTENT if tail.endswith("</think>") else StartState.NONE
 
     def encode(self, text: str) -> list[int]:
         """A raw prompt: special tokens in it are recognised, and what the tokenizer itself adds (BOS) is added."""
-        return self._tokenizer.encode_batch_fast([text])[0].ids
+        return self.vocabulary.encode(text)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes one token stands for, perhaps a part of a character; b"" for ids outside the vocabulary."""
-        return self._pieces.bytes(token_id)
+        return self.vocabulary.token_bytes(token_id)
 
     def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
         """For one output; `skip_special` leaves special tokens out of the text."""
-        return detokenizer(self._pieces, skip_special=skip_special)
+        return self.vocabulary.detokenizer(skip_special=skip_special)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, special tokens included."""
         whole = self.detokenizer(skip_special=False)
         return whole.push(ids) + whole.finish()
 
-    def _encode_ordinary(self, texts: list[str], *, at_start: bool) -> list[list[int]]:
-        head = self._ordinary.encode_batch_fast(texts[:1] if at_start else [], add_special_tokens=False)
-        rest = self._inner.encode_batch_fast(texts[1:] if at_start else texts, add_special_tokens=False)
-        return [self._spelled(encoding.ids) for encoding in (*head, *rest)]
-
-    def _spelled(self, ids: list[int]) -> list[int]:
-        """A vocabulary may hold a control token's text as a word of its own: that is then spelled out."""
-        if self._control.texts.keys().isdisjoint(ids):
-            return ids
-        spelled: list[int] = []
-        for index in ids:
-            if index in self._control.texts:
-                letters = self._inner.encode_batch_fast(list(self._control.texts[index]), add_special_tokens=False)
-                spelled += (letter for encoding in letters for letter in encoding.ids)
-            else:
-                spelled.append(index)
-        return spelled
-
-
-def _without_control(tokenizer: Tokenizer, where: str) -> Tokenizer:
-    """The same tokenizer, sharing its vocabulary, that knows no control tokens."""
-    ordinary = Tokenizer(tokenizer.model)
-    if tokenizer.normalizer is not None:
-        ordinary.normalizer = tokenizer.normalizer
-    if tokenizer.pre_tokenizer is not None:
-        ordinary.pre_tokenizer = tokenizer.pre_tokenizer
-    for index, token in sorted(tokenizer.get_added_tokens_decoder().items()):
-        if not is_control(token):
-            ordinary.add_tokens([token])
-            if ordinary.token_to_id(token.content) != index:
-                raise ModelError(f"{where}: the added token {token.content!r} is not in the vocabulary proper")
-    return ordinary
-
-
-def _after_start(ordinary: Tokenizer) -> Tokenizer:
-    """For texts that follow a control token: a tokenizer that puts a space in front of the first word only must not
-    put one there."""
-    spaces = ordinary.pre_tokenizer
-    if not isinstance(spaces, Metaspace) or spaces.prepend_scheme != "first":
-        return ordinary
-    inner = Tokenizer(ordinary.model)
-    if ordinary.normalizer is not None:
-        inner.normalizer = ordinary.normalizer
-    inner.pre_tokenizer = Metaspace(replacement=spaces.replacement, prepend_scheme="never", split=spaces.split)
-    return inner
+    def _from_template(self, request: ChatRequest) -> str:
+        template = self._templates.get("tool_use") if request.tools else None
+        template = template or self._templates.get("default")
+        if template is None:
+            raise invalid("no_chat_template", "this model has no chat template: use /v1/completions", param="messages")
+        defaults = {name: value for name, value in _KEEPS_REASONING.items() if name in template.source}
+        given = variables(request, template.source, self._control.guard)
+        return template.render({**defaults, **given, **self._specials})
 
 
 def _specials(root: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ from tokenizers.models import BPE
 
 from stoker.models.text.control import JOINT, ControlTokens
 from stoker.models.text.model import TextModel
+from stoker.models.text.vocabulary import LibraryVocabulary
 from stoker.types.chat import ChatRequest, Message, Tool, ToolCall
 from stoker.types.errors import StokerError
 
@@ -195,7 +196,9 @@ def test_the_client_cannot_be_told_from_the_template_by_tokens(tiny_text: TextMo
 
 
 def writes(source: str, content: str, *, name: str = "n", tokenizer: Tokenizer) -> list[int]:
-    model = TextModel(tokenizer, templates={"default": source}, specials={}, eos=(), where="test")
+    model = TextModel(
+        LibraryVocabulary(tokenizer, "test"), templates={"default": source}, specials={}, eos=(), where="test"
+    )
     return model.render(ChatRequest(model="m", messages=(Message(role="user", content=content, name=name),)))
 
 

@@ -40,7 +40,7 @@ def fallback() -> Tokenizer:
 @pytest.fixture(scope="module")
 def byte_level(demo_text: TextModel) -> Tokenizer:
     """The demo's tokenizer and added tokens that are no byte-level text: such as hold a space or other scripts."""
-    tokenizer = Tokenizer.from_str(demo_text._tokenizer.to_str())
+    tokenizer = Tokenizer.from_str(demo_text.vocabulary.tokenizer.to_str())
     tokenizer.add_tokens([AddedToken("<｜User｜>", special=True), AddedToken("two words", special=False)])
     return tokenizer
 
