@@ -1,18 +1,21 @@
 """The events of one choice gathered into what a whole answer shows: blocks of reasoning, text and calls, in order.
 
-Owns no JSON. A call that broke off was streamed in part and is no block.
+Owns no JSON. Says what changed with each event, for dialects whose streams tell of blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stoker.types.chat import (
     Delta,
+    Message,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
+    ToolCall,
     ToolCallDelta,
     ToolCallDone,
     ToolCallStart,
@@ -20,82 +23,92 @@ from stoker.types.chat import (
 
 
 @dataclass
-class ReasoningBlock:
-    parts: list[str] = field(default_factory=list[str])
+class Block:
+    """`text` so far; of a call its arguments, with `call_id` and `name`.
 
-    @property
-    def text(self) -> str:
-        return "".join(self.parts)
+    complete  nothing is missing: only a call that broke off is not
+    valid     a call's arguments are a JSON object
+    """
 
-
-@dataclass
-class TextBlock:
-    parts: list[str] = field(default_factory=list[str])
-
-    @property
-    def text(self) -> str:
-        return "".join(self.parts)
-
-
-@dataclass
-class CallBlock:
-    id: str
-    name: str
-    parts: list[str] = field(default_factory=list[str])
-    complete: bool = False
+    index: int
+    kind: Literal["reasoning", "text", "call"]
+    call_id: str = ""
+    name: str = ""
+    complete: bool = True
     valid: bool = True
+    parts: list[str] = field(default_factory=list[str])
 
     @property
-    def arguments(self) -> str:
+    def text(self) -> str:
         return "".join(self.parts)
 
 
-Block = ReasoningBlock | TextBlock | CallBlock
+# what became of a block, and the text that came to it
+Change = tuple[Literal["open", "grow", "close"], Block, str]
 
 
 class Blocks:
-    """One choice. `logprobs` are those of all its tokens in order."""
+    """One choice. One block at a time is open; `logprobs` are those of all its tokens in order."""
 
     def __init__(self) -> None:
+        self.all: list[Block] = []
         self.logprobs: list[TokenLogprob] = []
-        self._blocks: list[Block] = []
-        self._calls: list[CallBlock] = []
+        self._open: Block | None = None
 
-    def push(self, event: Delta) -> None:
+    def push(self, event: Delta) -> Sequence[Change]:
         match event:
-            case ReasoningDelta():
-                self._part(ReasoningBlock, event)
-            case TextDelta():
-                self._part(TextBlock, event)
+            case ReasoningDelta() | TextDelta():
+                self.logprobs.extend(event.logprobs)
+                if not event.text:
+                    return ()
+                kind = "text" if isinstance(event, TextDelta) else "reasoning"
+                changes = [] if self._open and self._open.kind == kind else self._begin(Block(len(self.all), kind))
+                return [*changes, self._grow(event.text)]
             case ToolCallStart():
-                call = CallBlock(event.id, event.name)
-                self._blocks.append(call)
-                self._calls.append(call)
+                return self._begin(Block(len(self.all), "call", event.id, event.name, complete=False))
             case ToolCallDelta():
-                self._calls[event.call].parts.append(event.arguments)
+                return [self._grow(event.arguments)]
             case ToolCallDone():
-                self._calls[event.call].complete = event.complete
-                self._calls[event.call].valid = event.valid
+                block = self.all[-1]
+                block.complete, block.valid = event.complete, event.valid
+                return self.finish()
 
-    def _part(self, kind: type[ReasoningBlock] | type[TextBlock], event: ReasoningDelta | TextDelta) -> None:
-        self.logprobs.extend(event.logprobs)
-        if not event.text:
-            return
-        if not (self._blocks and isinstance(self._blocks[-1], kind)):
-            self._blocks.append(kind())
-        self._blocks[-1].parts.append(event.text)
+    def finish(self) -> list[Change]:
+        """Nothing more comes."""
+        block, self._open = self._open, None
+        return [] if block is None else [("close", block, "")]
 
-    def __iter__(self) -> Iterator[Block]:
-        return (block for block in self._blocks if not isinstance(block, CallBlock) or block.complete)
+    def _begin(self, block: Block) -> list[Change]:
+        changes = self.finish()
+        self.all.append(block)
+        self._open = block
+        return [*changes, ("open", block, "")]
 
-    @property
-    def text(self) -> str:
-        return "".join(block.text for block in self if isinstance(block, TextBlock))
-
-    @property
-    def reasoning(self) -> str:
-        return "".join(block.text for block in self if isinstance(block, ReasoningBlock))
+    def _grow(self, text: str) -> Change:
+        assert self._open is not None, "nothing comes to a block that is closed"
+        self._open.parts.append(text)
+        return "grow", self._open, text
 
     @property
-    def calls(self) -> list[CallBlock]:
-        return [block for block in self if isinstance(block, CallBlock)]
+    def whole(self) -> list[Block]:
+        """What a whole answer has: a call that broke off was streamed in part and is left out."""
+        return [block for block in self.all if block.complete]
+
+    def join(self, kind: Literal["reasoning", "text"]) -> str:
+        return "".join(block.text for block in self.all if block.kind == kind)
+
+    @property
+    def calls(self) -> list[Block]:
+        return [block for block in self.whole if block.kind == "call"]
+
+    @property
+    def message(self) -> Message:
+        """The answer as a turn of the conversation."""
+        calls = tuple(ToolCall(id=block.call_id, name=block.name, arguments=block.text) for block in self.calls)
+        text = self.join("text")
+        return Message(
+            role="assistant",
+            content=None if calls and not text else text,
+            reasoning=self.join("reasoning") or None,
+            tool_calls=calls,
+        )

@@ -13,6 +13,7 @@ import msgspec
 from stoker.dialects.blocks import Blocks
 from stoker.dialects.openai_common import JSON, Head, UsageJson, finish_name
 from stoker.types.chat import (
+    Begun,
     ChatRequest,
     ChoiceDone,
     Done,
@@ -103,12 +104,12 @@ def _logprobs(tokens: Sequence[TokenLogprob]) -> _Logprobs:
 def _message(blocks: Blocks) -> _Message:
     """Reasoning goes by both of its names: clients know one or the other."""
     calls = [
-        _Call(call.id, _Function(call.name, call.arguments), arguments_valid=msgspec.UNSET if call.valid else False)
+        _Call(call.call_id, _Function(call.name, call.text), arguments_valid=msgspec.UNSET if call.valid else False)
         for call in blocks.calls
     ]
-    reasoning = blocks.reasoning or msgspec.UNSET
+    reasoning = blocks.join("reasoning") or msgspec.UNSET
     return _Message(
-        content=blocks.text or (None if calls else ""),
+        content=blocks.join("text") or (None if calls else ""),
         reasoning=reasoning,
         reasoning_content=reasoning,
         tool_calls=calls or msgspec.UNSET,
@@ -152,6 +153,8 @@ class ChatStream:
 
     def push(self, event: Event) -> Sequence[bytes]:
         match event:
+            case Begun():
+                return ()
             case TextDelta():
                 logprobs = JSON.encode(_logprobs(event.logprobs)) if event.logprobs else b"null"
                 delta = b'{"content":%b}' % JSON.encode(event.text)
@@ -195,6 +198,8 @@ class ChatWhole:
 
     def push(self, event: Event) -> None:
         match event:
+            case Begun():
+                pass
             case ChoiceDone():
                 self._reasons[event.index] = finish_name(event.reason)
             case Done():

@@ -25,7 +25,7 @@ from stoker.dialects.openai_common import (
     read_token_ids,
     refuse_unsupported,
 )
-from stoker.types.chat import ChoiceDone, CompletionRequest, Done, Event, TextDelta, TokenLogprob
+from stoker.types.chat import Begun, ChoiceDone, CompletionRequest, Done, Event, TextDelta, TokenLogprob
 from stoker.types.errors import invalid
 from stoker.types.usage import Usage
 
@@ -196,6 +196,8 @@ class CompletionStream:
 
     def push(self, event: Event) -> Sequence[bytes]:
         match event:
+            case Begun():
+                return ()
             case TextDelta(index=index):
                 logprobs = self._offsets[index].logprobs(event.logprobs) if event.logprobs else None
                 return self._chunk(_Choice(index, event.text, logprobs, None))
@@ -227,6 +229,8 @@ class CompletionWhole:
 
     def push(self, event: Event) -> None:
         match event:
+            case Begun():
+                pass
             case TextDelta():
                 self._texts[event.index].append(event.text)
                 self._logprobs[event.index].extend(event.logprobs)

@@ -1,34 +1,76 @@
-"""One choice of one request: engine progress in, text events out. Pure: no I/O, no tasks.
+"""One choice of one request: engine progress in, events out. Pure: no I/O, no tasks.
 
-Owns detokenisation, the stop strings, the alignment of log-probabilities with text and the counts of this choice.
-Does not own talking to the engine or merging choices.
+Owns the way of a token through detokenizer, output parser and stop strings, the alignment of log-probabilities with
+what was put out, and the counts of this choice. Does not own talking to the engine or merging choices.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from stoker.models.text.detokenizer import Detokenizer
+import msgspec
+
+from stoker.service.pieces import Piece, PieceReader
 from stoker.service.stop import StopMatcher
-from stoker.types.chat import ChoiceDone, Event, FinishReason, TextDelta, TokenLogprob
+from stoker.types.chat import (
+    ChoiceDone,
+    Delta,
+    Event,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    ToolCallDone,
+)
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.wire import Progress, SampledToken
+
+
+class Parser(Protocol):
+    """Pieces of one output -> reasoning, text and calls. `reasoning`: what comes next is reasoning."""
+
+    @property
+    def reasoning(self) -> bool: ...
+
+    def push(self, pieces: Sequence[Piece]) -> Sequence[Delta]: ...
+
+    def finish(self, reason: FinishReason) -> tuple[Sequence[Delta], FinishReason]:
+        """The output ended: what was held back, and what the client is told of the reason."""
+        ...
+
+
+class PlainParser:
+    """Every output is text: raw completions."""
+
+    reasoning = False
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def push(self, pieces: Sequence[Piece]) -> Sequence[Delta]:
+        return [TextDelta(index=self._index, text=text) for text, _ in pieces]
+
+    def finish(self, reason: FinishReason) -> tuple[Sequence[Delta], FinishReason]:
+        return (), reason
 
 
 class Choice:
     """State of choice `index`.
 
-    begun    the engine has news of it, so its prompt was computed
-    cached   prompt tokens the engine found in its prefix cache
-    output   tokens generated so far
-    done     nothing follows; with progress left unread, the engine must be told to stop
+    begun      the engine has news of it, so its prompt was computed
+    cached     prompt tokens the engine found in its prefix cache
+    output     tokens generated so far, `reasoning` of them before the answer
+    done       nothing follows; with progress left unread, the engine must be told to stop
     """
 
     def __init__(
         self,
         index: int,
-        detokenizer: Detokenizer,
+        reader: PieceReader,
+        parser: Parser,
         token_bytes: Callable[[int], bytes],
         stops: Sequence[str],
         *,
@@ -38,14 +80,18 @@ class Choice:
         self.begun = False
         self.cached = 0
         self.output = 0
+        self.reasoning = 0
         self.done = False
-        self._detokenizer = detokenizer
+        self._reader = reader
+        self._parser = parser
         self._token_bytes = token_bytes
         self._stops = StopMatcher(stops)
         self._want_logprobs = logprobs
-        self._made = 0  # characters detokenised
-        self._sent = 0  # characters released
-        self._pending: deque[tuple[int, TokenLogprob]] = deque()  # (where the token's text starts, token)
+        self._parsed = 0  # characters that came out of the parser
+        self._sent = 0  # and of these, the ones that were put out
+        self._pending: deque[tuple[int, TokenLogprob]] = deque()  # (what was parsed before the token came, token)
+        self._called = False
+        self._stop: str | None = None
 
     def push(self, progress: Progress) -> list[Event]:
         """Events for one step's progress. Raises StokerError if the engine could not finish this choice."""
@@ -60,37 +106,64 @@ class Choice:
             raise StokerError(
                 ErrorKind.UNAVAILABLE, "engine_stopped", "The engine stopped before the output ended.", retry_after=1.0
             )
-        text, stopped = self._advance(progress.tokens)
-        if not stopped and progress.finish is not None:
-            tail = self._detokenizer.finish()
-            more, stopped = self._stops.push(tail)
-            text += more
-            if not stopped:
-                text += self._stops.finish()
-        self._sent += len(text)
-        reason: FinishReason | None = "stop" if stopped else progress.finish
-        events: list[Event] = []
-        logprobs = self._release(everything=reason is not None and not stopped)
-        if text or logprobs:
-            events.append(TextDelta(index=self.index, text=text, logprobs=logprobs))
-        if reason is not None:
-            self.done = True
-            events.append(ChoiceDone(index=self.index, reason=reason))
-        return events
+        deltas: list[Delta] = []
+        for token in progress.tokens:
+            self._take(token, deltas)
+            if self._stop is not None:
+                return self._end(deltas, "tool_calls" if self._called else "stop")
+        if progress.finish is None:
+            return self._events(deltas, everything=False)
+        for delta in self._parser.push(self._reader.finish()):
+            self._pass(delta, deltas)
+        rest, reason = self._parser.finish(progress.finish)
+        for delta in rest:
+            self._pass(delta, deltas)
+        self._release_text(deltas)
+        return self._end(deltas, reason if self._stop is None else "tool_calls" if self._called else "stop")
 
-    def _advance(self, tokens: Sequence[SampledToken]) -> tuple[str, bool]:
-        if not self._want_logprobs:
-            return self._stops.push(self._detokenizer.push([token.id for token in tokens]))
-        parts: list[str] = []
-        for token in tokens:
-            self._pending.append((self._made, self._logprob(token)))
-            piece = self._detokenizer.push([token.id])
-            self._made += len(piece)
-            text, stopped = self._stops.push(piece)
-            parts.append(text)
-            if stopped:
-                return "".join(parts), True
-        return "".join(parts), False
+    def _take(self, token: SampledToken, deltas: list[Delta]) -> None:
+        """One token at a time, so that nothing depends on how many an engine gives in one step."""
+        if self._want_logprobs:
+            self._pending.append((self._parsed, self._logprob(token)))
+        before = self._parser.reasoning
+        for delta in self._parser.push(self._reader.push((token.id,))):
+            self._pass(delta, deltas)
+        self.reasoning += before or self._parser.reasoning
+
+    def _pass(self, delta: Delta, deltas: list[Delta]) -> None:
+        """What the parser gave, on to the client unless a stop string ended the text before it."""
+        if self._stop is not None:
+            return
+        if isinstance(delta, TextDelta):
+            self._parsed += len(delta.text)
+            text, self._stop = self._stops.push(delta.text)
+            self._put(text, deltas)
+            return
+        self._release_text(deltas)
+        match delta:
+            case ReasoningDelta(text=text) | ToolCallDelta(arguments=text):
+                self._parsed += len(text)
+                self._sent += len(text)
+            case ToolCallDone(complete=True):
+                self._called = True
+            case _:
+                pass
+        _append(deltas, delta)
+
+    def _release_text(self, deltas: list[Delta]) -> None:
+        """The text is over: what could have become a stop string is none."""
+        if self._stop is None:
+            self._put(self._stops.finish(), deltas)
+
+    def _put(self, text: str, deltas: list[Delta]) -> None:
+        if text:
+            self._sent += len(text)
+            _append(deltas, TextDelta(index=self.index, text=text))
+
+    def _end(self, deltas: list[Delta], reason: FinishReason) -> list[Event]:
+        self.done = True
+        events = self._events(deltas, everything=self._stop is None)
+        return [*events, ChoiceDone(index=self.index, reason=reason, stop=self._stop)]
 
     def _logprob(self, token: SampledToken) -> TokenLogprob:
         return TokenLogprob(
@@ -100,9 +173,29 @@ class Choice:
             top=tuple((other, self._token_bytes(other), logprob) for other, logprob in token.top),
         )
 
-    def _release(self, *, everything: bool) -> tuple[TokenLogprob, ...]:
-        """Log-probabilities of the tokens whose text has begun to be sent; what a stop string cut off never is."""
+    def _events(self, deltas: list[Delta], *, everything: bool) -> list[Event]:
+        """The step's deltas; its last text carries the log-probabilities of the tokens of which something has been put
+        out. What a stop string cut off never is."""
         ready: list[TokenLogprob] = []
         while self._pending and (everything or self._pending[0][0] < self._sent):
             ready.append(self._pending.popleft()[1])
-        return tuple(ready)
+        if ready:
+            for place in range(len(deltas) - 1, -1, -1):
+                delta = deltas[place]
+                if isinstance(delta, TextDelta | ReasoningDelta):
+                    deltas[place] = msgspec.structs.replace(delta, logprobs=tuple(ready))
+                    break
+            else:
+                deltas.append(TextDelta(index=self.index, text="", logprobs=tuple(ready)))
+        return [*deltas]
+
+
+def _append(deltas: list[Delta], delta: Delta) -> None:
+    """What belongs together becomes one event a step."""
+    match deltas[-1] if deltas else None, delta:
+        case (TextDelta() as last, TextDelta()) | (ReasoningDelta() as last, ReasoningDelta()):
+            deltas[-1] = msgspec.structs.replace(last, text=last.text + delta.text)
+        case ToolCallDelta() as last, ToolCallDelta():
+            deltas[-1] = msgspec.structs.replace(last, arguments=last.arguments + delta.arguments)
+        case _:
+            deltas.append(delta)

@@ -17,9 +17,10 @@ import msgspec
 from stoker.fleet.backend import Backend, Down, Starting
 from stoker.models.info import ModelInfo
 from stoker.models.text.model import TextModel
-from stoker.service.choice import Choice
+from stoker.service.choice import Choice, PlainParser
 from stoker.service.merge import merge
-from stoker.types.chat import ChatRequest, CompletionRequest, Done, Event, TextDelta
+from stoker.service.pieces import PieceReader
+from stoker.types.chat import Begun, ChatRequest, CompletionRequest, Done, Event, TextDelta
 from stoker.types.errors import ErrorKind, StokerError, invalid
 from stoker.types.sampling import SamplingParams
 from stoker.types.usage import Usage
@@ -209,10 +210,12 @@ class Generation:
         self._context = context
         self._domain = f"tenant:{tenant}"
         self._id = request_id
+        self._begun = False
         self._choices = [
             Choice(
                 index,
-                text.detokenizer(),
+                PieceReader(text.detokenizer(), {}),
+                PlainParser(index),
                 text.token_bytes,
                 request.stop,
                 logprobs=request.sampling.logprobs is not None,
@@ -233,11 +236,13 @@ class Generation:
         return Usage(
             input_uncached=prompt - cached,
             input_cached=cached,
-            output_text=sum(choice.output for choice in self._choices),
+            output_text=sum(choice.output - choice.reasoning for choice in self._choices),
+            output_reasoning=sum(choice.reasoning for choice in self._choices),
         )
 
     async def events(self) -> AsyncGenerator[Event]:
-        """All events, `Done` last. Closing it early aborts what still runs in the engine."""
+        """All events: `Begun` with the engine's first news, `Done` last. Closing it early aborts what still runs in the
+        engine."""
         sources = [self._run(choice) for choice in self._choices]
         source = sources[0] if len(sources) == 1 else merge(sources)
         async with aclosing(source):
@@ -260,7 +265,11 @@ class Generation:
         async with aclosing(self._backend.generate(generate)) as steps:
             taken = 0
             async for progress in steps:
-                for event in choice.push(progress):
+                events = choice.push(progress)
+                if not self._begun:
+                    self._begun = True
+                    yield Begun(usage=msgspec.structs.replace(self.usage, output_text=0, output_reasoning=0))
+                for event in events:
                     yield event
                 if choice.done:
                     return

@@ -31,13 +31,13 @@ class StopMatcher:
         self._states = [0] * len(self._patterns)
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """More output -> (what is now certain to be before any stop string, whether a stop string is complete)."""
+    def push(self, text: str) -> tuple[str, str | None]:
+        """More output -> (what is now certain to be before any stop string, the stop string that is complete)."""
         if not self._patterns:
-            return text, False
+            return text, None
         states = self._states
         for position, char in enumerate(text):
-            longest = 0
+            found = ""
             for which, (pattern, failure) in enumerate(self._patterns):
                 state = states[which]
                 while state and pattern[state] != char:
@@ -45,18 +45,19 @@ class StopMatcher:
                 if pattern[state] == char:
                     state += 1
                 states[which] = state
-                if state == len(pattern):
-                    longest = max(longest, state)
-            if longest:
+                if state == len(pattern) > len(found):
+                    found = pattern
+            if found:
                 seen = self._held + text[: position + 1]
                 self._held = ""
-                return seen[: len(seen) - longest], True
+                return seen[: len(seen) - len(found)], found
         seen = self._held + text
         hold = max(states)
         self._held = seen[len(seen) - hold :]
-        return seen[: len(seen) - hold], False
+        return seen[: len(seen) - hold], None
 
     def finish(self) -> str:
-        """The output ended by itself: what was held back belongs to it."""
+        """The text ended by itself: what was held back belongs to it. What is pushed later is another text."""
         held, self._held = self._held, ""
+        self._states = [0] * len(self._patterns)
         return held

@@ -133,6 +133,12 @@ class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
     top: tuple[tuple[int, bytes, float], ...] = ()
 
 
+class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
+    """The engine is at work. `usage` counts the input. Comes once, before anything that the engine puts out."""
+
+    usage: Usage
+
+
 class TextDelta(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     """More output of choice `index`; concatenated deltas are the whole output."""
 
@@ -177,10 +183,11 @@ class ToolCallDone(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call_don
 
 
 class ChoiceDone(msgspec.Struct, frozen=True, kw_only=True, tag="choice_done"):
-    """Choice `index` ended. Nothing follows for it."""
+    """Choice `index` ended. Nothing follows for it. `stop` is the stop string that ended it, if one did."""
 
     index: int
     reason: FinishReason
+    stop: str | None = None
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
@@ -190,4 +197,4 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 Delta = ReasoningDelta | TextDelta | ToolCallStart | ToolCallDelta | ToolCallDone
-Event = Delta | ChoiceDone | Done
+Event = Begun | Delta | ChoiceDone | Done

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from stoker.types.chat import (
+    Begun,
     ChoiceDone,
     Done,
     Event,
@@ -42,10 +43,10 @@ def _choice(draw: st.DrawFn, index: int) -> list[Event]:
 
 @st.composite
 def scripts(draw: st.DrawFn, choices: int = 1) -> list[Event]:
-    """All choices' events, merged in any order that keeps each choice's own."""
+    """All events of a request: those of its choices merged in any order that keeps each choice's own."""
     waiting = [draw(_choice(index)) for index in range(choices)]
     merged: list[Event] = []
     while any(waiting):
         which = draw(st.sampled_from([index for index, events in enumerate(waiting) if events]))
         merged.append(waiting[which].pop(0))
-    return [*merged, Done(usage=USAGE)]
+    return [Begun(usage=Usage(input_uncached=5, input_cached=7)), *merged, Done(usage=USAGE)]

@@ -7,7 +7,8 @@ from front_fakes import EOS, FakeText
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.service.choice import Choice
+from stoker.service.choice import Choice, PlainParser
+from stoker.service.pieces import PieceReader
 from stoker.types.chat import ChoiceDone, TextDelta
 from stoker.types.errors import StokerError
 from stoker.types.wire import Progress, SampledToken
@@ -16,7 +17,7 @@ TEXT = FakeText()
 
 
 def choice(stops=(), *, logprobs=False) -> Choice:
-    return Choice(0, TEXT.detokenizer(), TEXT.token_bytes, stops, logprobs=logprobs)
+    return Choice(0, PieceReader(TEXT.detokenizer(), {}), PlainParser(0), TEXT.token_bytes, stops, logprobs=logprobs)
 
 
 def steps(tokens: list[int], borders: list[int], finish: str) -> list[Progress]:
@@ -72,7 +73,7 @@ def test_nothing_of_a_stop_string_is_sent_early():
         TextDelta(index=0, text="go ")
     ]
     assert made.push(Progress(id="x", tokens=[SampledToken(id=b) for b in b"OP and more"])) == [
-        ChoiceDone(index=0, reason="stop")
+        ChoiceDone(index=0, reason="stop", stop="STOP")
     ]
 
 

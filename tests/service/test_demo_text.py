@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.models.info import read_info
-from stoker.service.choice import Choice
+from stoker.service.choice import Choice, PlainParser
+from stoker.service.pieces import PieceReader
 from stoker.service.pipeline import Service
 from stoker.types.chat import ChatRequest, ChoiceDone, CompletionRequest, Done, Message, TextDelta
 from stoker.types.sampling import SamplingParams
@@ -56,7 +57,7 @@ async def test_stop_strings_across_real_tokens(service, demo_text, stop):
     request = CompletionRequest(model="demo", prompts=("x",), stop=(stop,))
     text, events = await answer(service, request)
     assert text == ANSWER[: ANSWER.index(stop)]
-    assert events[-2] == ChoiceDone(index=0, reason="stop")
+    assert events[-2] == ChoiceDone(index=0, reason="stop", stop=stop)
 
 
 @settings(max_examples=200, deadline=None)
@@ -64,7 +65,9 @@ async def test_stop_strings_across_real_tokens(service, demo_text, stop):
 def test_any_piece_of_the_text_stops_it(demo_text, start, length, step):
     stop = ANSWER[start : start + length]
     ids = demo_text.encode(ANSWER)
-    made = Choice(0, demo_text.detokenizer(), demo_text.token_bytes, [stop], logprobs=False)
+    made = Choice(
+        0, PieceReader(demo_text.detokenizer(), {}), PlainParser(0), demo_text.token_bytes, [stop], logprobs=False
+    )
     text = ""
     for at in range(0, len(ids), step):
         tokens = [SampledToken(id=token) for token in ids[at : at + step]]
