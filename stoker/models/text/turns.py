@@ -82,8 +82,10 @@ def from_body(body: Mapping[str, Any]) -> Conversation:
     messages, tools, options = body.get("messages"), body.get("tools") or [], body.get("kwargs") or {}
     if not isinstance(messages, list):
         raise invalid("invalid_type", "'messages' must be an array", param="messages")
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise invalid("invalid_type", "'tools' must be an array of objects", param="tools")
+    if not isinstance(tools, list) or not all(
+        isinstance(tool, dict) and isinstance(tool.get("function", {}), dict) for tool in tools
+    ):
+        raise invalid("invalid_type", "'tools' must be an array of objects that hold a function", param="tools")
     if not isinstance(options, dict):
         raise invalid("invalid_type", "'kwargs' must be an object", param="kwargs")
     return Conversation(tuple(_turn(item, f"messages[{i}]") for i, item in enumerate(messages)), tuple(tools), options)
@@ -107,11 +109,11 @@ def _turn(item: Any, param: str) -> Turn:
             raise invalid("invalid_type", f"'{param}' must be an object with a role", param=param)
     calls = item.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise invalid("invalid_type", f"'{param}.tool_calls' must be an array", param=param)
+        raise invalid("invalid_type", f"'{param}.tool_calls' must be an array", param=f"{param}.tool_calls")
     reasoning = _text(item, "reasoning_content", param)
     return Turn(
         role=role,
-        parts=_parts(item.get("content"), param),
+        parts=_parts(item.get("content"), f"{param}.content"),
         name=_text(item, "name", param),
         reasoning=_text(item, "reasoning", param) if reasoning is None else reasoning,
         calls=tuple(_call(call, f"{param}.tool_calls[{i}]") for i, call in enumerate(calls)),
@@ -133,9 +135,9 @@ def _parts(content: Any, param: str) -> tuple[str | Media, ...]:
         case str():
             return (content,)
         case list():
-            return tuple(_part(part, f"{param}.content[{i}]") for i, part in enumerate(content))
+            return tuple(_part(part, f"{param}[{i}]") for i, part in enumerate(content))
         case _:
-            raise invalid("invalid_type", f"'{param}.content' must be a string or an array of parts", param=param)
+            raise invalid("invalid_type", f"'{param}' must be a string or an array of parts", param=param)
 
 
 def _part(part: Any, param: str) -> str | Media:
