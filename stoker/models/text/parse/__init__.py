@@ -1,1 +1,1 @@
-"""Model output to reasoning, text and tool calls: one incremental engine over a description per format."""
+"""What a model wrote, taken apart: reasoning, content and tool calls, from one incremental engine for all formats."""
