@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.models.source import ModelFiles, read_json
+from stoker.models.text.taught import knows_tools
 
 
 class Family(StrEnum):
@@ -24,8 +25,8 @@ class Family(StrEnum):
     GLM53 = "glm53"
     GLM53_FLASH = "glm53_flash"
     GLM5 = "glm5"  # GLM-5, 5.1 and 5.2: own template, the calls of GLM-4.7
-    HERMES = "hermes"  # <tool_call> with a JSON object, as Qwen and SmolLM write it
-    THINK = "think"  # reasoning in <think>, no known form of calls
+    HERMES = "hermes"  # <tool_call> with a JSON object, by the template or because it is taught (`taught.py`)
+    THINK = "think"  # reasoning in <think>, calls in an unknown form
     PLAIN = "plain"
 
 
@@ -44,7 +45,7 @@ def detect_family(files: ModelFiles, template: str | None) -> Family:
         return Family.GLM53
     if "[gMASK]" in text and "<arg_key>" in text:
         return _glm(kind, text)
-    if "<tool_call>" in text and "arguments" in text:
+    if ("<tool_call>" in text and "arguments" in text) or (text and not knows_tools(text)):
         return Family.HERMES
     return Family.THINK if "<think>" in text else Family.PLAIN
 

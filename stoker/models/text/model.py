@@ -18,6 +18,7 @@ from stoker.models.text.family import Family, detect_family
 from stoker.models.text.gguf_tokenizer import from_metadata, special_texts
 from stoker.models.text.parse.format import StartState
 from stoker.models.text.renderers import RENDERERS, serve
+from stoker.models.text.taught import knows_tools, teach
 from stoker.models.text.template import ChatTemplate, read_templates
 from stoker.models.text.vocabulary import LibraryVocabulary, Vocabulary, read_vocabulary
 from stoker.types.chat import ChatRequest
@@ -127,6 +128,8 @@ class TextModel:
         template = template or self._templates.get("default")
         if template is None:
             raise invalid("no_chat_template", "this model has no chat template: use /v1/completions", param="messages")
+        if not knows_tools(template.source):
+            request = teach(request)
         defaults = {name: value for name, value in _KEEPS_REASONING.items() if name in template.source}
         given = variables(request, template.source, self._control.guard)
         return template.render({**defaults, **given, **self._specials})

@@ -73,7 +73,7 @@ def from_request(request: ChatRequest, defaults: Mapping[str, Any]) -> Conversat
         for message in request.messages
     ]
     options = {**defaults, **request.template_args, "add_generation_prompt": True}
-    return Conversation(tuple(turns), tuple(map(_declared, request.tools)), options)
+    return Conversation(tuple(turns), tuple(map(declared, request.tools)), options)
 
 
 def from_body(body: Mapping[str, Any]) -> Conversation:
@@ -91,8 +91,8 @@ def from_body(body: Mapping[str, Any]) -> Conversation:
     return Conversation(tuple(_turn(item, f"messages[{i}]") for i, item in enumerate(messages)), tuple(tools), options)
 
 
-def _declared(tool: Tool) -> dict[str, Any]:
-    """`strict` is left out: it asks the server for something, not the model."""
+def declared(tool: Tool) -> dict[str, Any]:
+    """A tool in OpenAI's form. `strict` is left out: it asks the server for something, not the model."""
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None:
         function["description"] = tool.description
