@@ -64,7 +64,8 @@ def _lesson(tools: Sequence[Tool]) -> str:
 
 def _written(call: ToolCall) -> str:
     """The arguments as they were made, so that the model reads what it wrote."""
-    return f'<tool_call>\n{{"name": {to_json(call.name)}, "arguments": {call.arguments or '{}'}}}\n</tool_call>'
+    arguments = call.arguments or "{}"
+    return f'<tool_call>\n{{"name": {to_json(call.name)}, "arguments": {arguments}}}\n</tool_call>'
 
 
 def _with(message: Message, content: str) -> Message:
