@@ -20,7 +20,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from stoker.models.text.renderers.fixed import Fixed
+from stoker.models.text.fixed import Fixed
 from stoker.types.errors import invalid
 
 JOINT = "\ufdd0"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.models.text.renderers.fixed import to_json
+from stoker.models.text.fixed import to_json
 from stoker.models.text.turns import declared
 from stoker.types.chat import ChatRequest, Message, Tool, ToolCall
 

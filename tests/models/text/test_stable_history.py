@@ -13,7 +13,19 @@ import pytest
 from text_models import BUILT_IN, text_model
 
 from stoker.models.text.family import Family
-from stoker.types.chat import ChatRequest, Message, Tool, ToolCall
+from stoker.models.text.parse.engine import OutputParser
+from stoker.models.text.parse.format import format_of
+from stoker.models.text.parse.pieces import PieceReader
+from stoker.types.chat import (
+    ChatRequest,
+    Message,
+    ReasoningDelta,
+    TextDelta,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallStart,
+)
 
 TOOLS = (
     Tool(
@@ -84,6 +96,30 @@ WRITES: dict[Family, Callable[[Message], str]] = {
 """What a model of the family generates, its stop token last."""
 
 
+def parsed(session: Session, prompt: list[int], output: list[int]) -> Message:
+    """What a client makes of the events of an output, its stop token included."""
+    model, format = session.model, format_of(session.family)
+    made = sum(len(message.tool_calls) for message in session.request.messages)
+    start = model.prompt_state(prompt)
+    parser = OutputParser(format, tools=TOOLS, start=start, history_tool_calls=made, control_known=True)
+    pieces = PieceReader(model.vocabulary, format)
+    events = [event for index in output for event in parser.push(pieces.push([index]))]
+    events += parser.push(pieces.finish())
+    events += parser.finish("stop")[0]
+    calls: list[ToolCall] = []
+    for event in events:
+        match event:
+            case ToolCallStart(id=id, name=name):
+                calls.append(ToolCall(id=id, name=name, arguments=""))
+            case ToolCallDelta(call=place, arguments=more):
+                calls[place] = msgspec.structs.replace(calls[place], arguments=calls[place].arguments + more)
+            case _:
+                pass
+    reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+    content = "".join(event.text for event in events if isinstance(event, TextDelta))
+    return Message(role="assistant", reasoning=reasoning or None, content=content or None, tool_calls=tuple(calls))
+
+
 class Session:
     """A conversation in progress. `whole` are the ids of the last prompt and its output."""
 
@@ -92,10 +128,20 @@ class Session:
         self.request = msgspec.structs.replace(START, template_args=template_args)
         self.whole: list[int] = []
 
-    def answers(self, turn: Message, *, sent_back: Message | None = None) -> None:
+    def answers(self, turn: Message, rename: Callable[[str], str] = str) -> Message:
+        """The model generates `turn`; its ids are parsed, and a client sends back what came of them."""
         prompt = self.model.render(self.request)
-        self.whole = prompt + self.model.encode(WRITES[self.family](turn))
-        self.say(sent_back or turn)
+        output = self.model.encode(WRITES[self.family](turn))
+        self.whole = prompt + output
+        read = parsed(self, prompt, output)
+        assert (read.content or "").strip() == (turn.content or "").strip()
+        assert [(call.name, json.loads(call.arguments)) for call in read.tool_calls] == [
+            (call.name, json.loads(call.arguments)) for call in turn.tool_calls
+        ]
+        calls = tuple(msgspec.structs.replace(call, id=rename(call.id)) for call in read.tool_calls)
+        sent = msgspec.structs.replace(read, tool_calls=calls)
+        self.say(sent)
+        return sent
 
     def say(self, *messages: Message) -> None:
         self.request = msgspec.structs.replace(self.request, messages=(*self.request.messages, *messages))
@@ -104,11 +150,11 @@ class Session:
         """All rounds with their results, each of which must leave what was before as it was."""
         made = 0
         for reasoning, content, calls in ROUNDS:
-            turn = answer(made, reasoning, content, calls)
+            sent = self.answers(answer(made, reasoning, content, calls), rename)
             made += len(calls)
-            renamed = tuple(msgspec.structs.replace(call, id=rename(call.id)) for call in turn.tool_calls)
-            self.answers(turn, sent_back=msgspec.structs.replace(turn, tool_calls=renamed))
-            self.say(*(Message(role="tool", tool_call_id=call.id, content=f"ok {call.id}\n") for call in renamed))
+            self.say(
+                *(Message(role="tool", tool_call_id=call.id, content=f"ok {call.id}\n") for call in sent.tool_calls)
+            )
             assert self.lost() == 0
 
     def lost(self) -> int:
@@ -170,8 +216,8 @@ def test_glm47_loses_an_answer_without_reasoning() -> None:
     """Maker's rule: the prompt opens `<think>`, but an answer without reasoning is written back as `</think>` alone."""
     session = Session(Family.GLM47)
     turn = answer(0, None, "At once.", [("ls", {})])
-    session.answers(turn)
-    session.say(Message(role="tool", tool_call_id="functions.ls:0", content="a.py"))
+    (call,) = session.answers(turn).tool_calls
+    session.say(Message(role="tool", tool_call_id=call.id, content="a.py"))
     assert session.lost() == 1 + len(session.model.encode(WRITES[Family.GLM47](turn)))
 
 
@@ -179,8 +225,8 @@ def test_glm47_loses_an_answer_without_reasoning() -> None:
 def test_white_space_at_the_ends_is_lost_where_a_maker_trims(family: Family) -> None:
     """Maker's rule: GLM trims content, and up to 4.7 reasoning too; Kimi writes back what it is given."""
     session = Session(family)
-    session.answers(answer(0, "\nHm. ", "Let me see.\n", [("ls", {})]))
-    session.say(Message(role="tool", tool_call_id="functions.ls:0", content="a.py"))
+    (made,) = session.answers(answer(0, "\nHm. ", "Let me see.\n", [("ls", {})])).tool_calls
+    session.say(Message(role="tool", tool_call_id=made.id, content="a.py"))
     if family.startswith("kimi_"):
         assert session.lost() == 0
     elif family in (Family.GLM53, Family.GLM53_FLASH):

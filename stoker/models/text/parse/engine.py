@@ -63,7 +63,7 @@ class OutputParser:
         conversation holds already."""
         known = format.spelled | frozenset(spelled) if control_known else None
         self._machine = Machine(format, start, calls=bool(tools) and tool_choice != "none", spelled=known)
-        self._out = Output(index, layout=format.layout)
+        self._out = Output(index, layout=format.layout, verbatim=format.verbatim)
         self._calls = _reader(format, self._out, tools, history_tool_calls)
         self._doubt: list[Piece] = []
 

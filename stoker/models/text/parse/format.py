@@ -32,6 +32,7 @@ class Format:
     hidden    marks that are never text: where they mean nothing they are dropped
     spelled   markers that the family's vocabulary has no token for: found in text even where tokens are known
     layout    white space beside tags belongs to the layout, not to the text
+    verbatim  but not in reasoning: some members of the family are given it back as it was written
     reader    which module reads the calls
     """
 
@@ -43,6 +44,7 @@ class Format:
     hidden: frozenset[Mark] = frozenset({Mark.STOP})
     spelled: frozenset[str] = frozenset()
     layout: bool = False
+    verbatim: bool = False
     reader: str = "none"
 
 
@@ -122,7 +124,7 @@ def _kimi(name: str) -> Format:
     )
 
 
-def _glm(name: str) -> Format:
+def _glm(name: str, *, verbatim: bool) -> Format:
     """`<tool_call>` name (`<arg_key>` key `</arg_key>` `<arg_value>` value `</arg_value>`)* `</tool_call>`, on one
     line or on several."""
     close = Step(State.CONTENT, (Act.CLOSE,))
@@ -192,6 +194,7 @@ def _glm(name: str) -> Format:
         plain=_text_rows({}),
         ending=ending,
         layout=True,
+        verbatim=verbatim,
         reader="glm",
     )
 
@@ -232,7 +235,8 @@ def _no_calls(name: str, marks: Mapping[str, Mark], *, layout: bool) -> Format:
 
 FORMATS: dict[str, Format] = {
     **{name: _kimi(name) for name in ("kimi_k2", "kimi_k25")},
-    **{name: _glm(name) for name in ("glm45", "glm47")},
+    "glm45": _glm("glm45", verbatim=False),
+    "glm47": _glm("glm47", verbatim=True),
     "hermes": _hermes(),
     "think": _no_calls("think", _THINK_MARKS, layout=True),
     "none": _no_calls("none", {}, layout=False),

@@ -60,10 +60,10 @@ class Flow:
 class Output:
     """Events of choice `index`. One call at most is open at any time."""
 
-    def __init__(self, index: int, *, layout: bool) -> None:
+    def __init__(self, index: int, *, layout: bool, verbatim: bool = False) -> None:
         self.calls = 0
         self.complete = 0
-        self.reasoning = Flow(self._reason, layout=layout)
+        self.reasoning = Flow(self._reason, layout=layout and not verbatim)
         self.content = Flow(self._say, layout=layout)
         self._index = index
         self._events: list[Delta] = []

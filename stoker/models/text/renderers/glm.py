@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stoker.models.text.renderers.fixed import Fixed, to_json
+from stoker.models.text.fixed import Fixed, to_json
 from stoker.models.text.turns import Call, Conversation, Media, Turn
 from stoker.types.errors import invalid
 

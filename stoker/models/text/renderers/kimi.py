@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.models.text.renderers.fixed import Fixed, to_json
+from stoker.models.text.fixed import Fixed, to_json
 from stoker.models.text.renderers.kimi_tools import declare_typescript
 from stoker.models.text.turns import Call, Conversation, Media, Turn
 from stoker.types.errors import invalid

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stoker.models.text.renderers.fixed import to_json
+from stoker.models.text.fixed import to_json
 
 STEP = "  "
 CONSTRAINTS = {
