@@ -100,12 +100,12 @@ class EngineProcess:
 
     def _turn(self, core: EngineCore) -> None:
         self._receive(wait=0.0 if core.busy else HEARTBEAT_SECONDS)
-        for name, progress in core.step().items():
-            self._send(name, Step(progress=progress))
         now = time.monotonic()
         if now - self._beaten >= HEARTBEAT_SECONDS:
             self._beaten = now
-            self._beat(core, now)
+            self._beat(core, now)  # before the step: after a long one greetings would still lie unread in the socket
+        for name, progress in core.step().items():
+            self._send(name, Step(progress=progress))
 
     def _receive(self, wait: float) -> None:
         if not self._socket.poll(round(wait * 1000)):

@@ -33,15 +33,15 @@ def paged_attention(
 ) -> torch.Tensor:
     """q [T, heads, head_dim], keys and values [kv_heads, slots, head_dim] -> [T, heads, head_dim]."""
     tokens, heads, size = q.shape
-    grouped = q.view(tokens, len(keys), heads // len(keys), size)
+    group = heads // len(keys)
+    grouped = q.view(tokens, len(keys), group, size)
+    if len(spans) == tokens:  # a batch that only decodes: one view op for all queries instead of two for each
+        queries = grouped.unsqueeze(3).unbind(0)
+    else:
+        queries = [grouped[span.begin : span.end].permute(1, 2, 0, 3) for span in spans]
     outputs = [
-        _attend_causally(
-            grouped[span.begin : span.end].permute(1, 2, 0, 3),
-            _read(keys, span, block_size, grouped.shape[2]),
-            _read(values, span, block_size, grouped.shape[2]),
-            scale,
-        )
-        for span in spans
+        _attend_causally(query, _read(keys, span, block_size, group), _read(values, span, block_size, group), scale)
+        for query, span in zip(queries, spans, strict=True)
     ]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined.view(tokens, heads, size)
@@ -53,12 +53,14 @@ def _read(store: torch.Tensor, span: Span, block_size: int, group: int) -> torch
     A view where its blocks are consecutive, else a copy; repeated over the group by a stride of zero.
     """
     heads, _, size = store.shape
-    if span.blocks is None:
-        rows = store[:, span.first : span.first + span.length]
-    else:
-        pages = store.view(heads, -1, block_size * size).index_select(1, span.blocks)
-        rows = pages.view(heads, -1, size)[:, : span.length]
-    return rows.unsqueeze(1).expand(-1, group, -1, -1)
+    first = span.first
+    if span.blocks is not None:
+        store = store.view(heads, -1, block_size * size).index_select(1, span.blocks).view(heads, -1, size)
+        first = 0
+    # one op for what would be slice, unsqueeze and expand: it runs twice per sequence and layer
+    head, row, element = store.stride()
+    shape = (heads, group, span.length, size)
+    return store.as_strided(shape, (head, 0, row, element), store.storage_offset() + first * row)
 
 
 def _attend_causally(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:

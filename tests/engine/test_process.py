@@ -46,6 +46,7 @@ class ScriptedCore:
     def __init__(self) -> None:
         self.left: dict[tuple[bytes, str], int] = {}
         self.dropped: list[int] = []
+        self.step_seconds = 0.001
 
     @property
     def busy(self) -> bool:
@@ -77,7 +78,7 @@ class ScriptedCore:
             news.setdefault(key[0], []).append(Progress(id=key[1], tokens=[SampledToken(7)], finish=finish))
             if finish:
                 del self.left[key]
-        time.sleep(0.001)
+        time.sleep(self.step_seconds)
         return news
 
     def stats(self) -> EngineStats:
@@ -251,6 +252,20 @@ def test_a_silent_client_is_told_when_it_comes_back(engine: Engine, monkeypatch:
     peer.send(Hello())
     assert peer.get(Ready) == READY
     assert not engine.core.left
+
+
+def test_a_step_longer_than_the_silence_allowed_forgets_nobody(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "CLIENT_SILENCE_SECONDS", 0.2)
+    engine.core.step_seconds = 0.3
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.get(Ready)
+    peer.send(generate("slow", 4))
+    for _ in range(20):
+        peer.send(Hello())
+        time.sleep(0.05)
+    assert peer.tokens("slow") == 4
+    assert engine.core.dropped == []
 
 
 def test_a_client_that_does_not_read_is_forgotten(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_the_layout_does_not_change_the_product(rows: int, biased: bool) -> None
     x = torch.randn(rows, IN, generator=random).bfloat16()
     bias = torch.randn(OUT, generator=random).bfloat16() if biased else None
     expected = x.double() @ dense.double().T + (0 if bias is None else bias.double())
-    for weight in (Weight(dense.bfloat16(), bias), Weight(dense.bfloat16(), bias, int4)):
+    for weight in (Weight.of(dense.bfloat16(), bias), Weight.of(dense.bfloat16(), bias, int4)):
         torch.testing.assert_close(linear(x, weight).double(), expected, atol=0.02, rtol=0.01)
 
 
@@ -36,4 +36,5 @@ def test_the_layout_does_not_change_the_product(rows: int, biased: bool) -> None
 def test_float32_is_exact_to_rounding(rows: int) -> None:
     dense, _ = _exact_in_four_bits()
     x = torch.randn(rows, IN, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(linear(x, Weight(dense)), (x.double() @ dense.double().T).float(), atol=1e-5, rtol=1e-5)
+    expected = (x.double() @ dense.double().T).float()
+    torch.testing.assert_close(linear(x, Weight.of(dense)), expected, atol=1e-5, rtol=1e-5)

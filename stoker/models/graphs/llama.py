@@ -149,7 +149,7 @@ class LlamaGraph:
         self._layers = [_load_layer(config, weights, index) for index in range(config.num_hidden_layers)]
         self._norm = weights.tensor("model.norm.weight", (hidden,))
         self._head = (
-            Weight(self._embedding)
+            Weight(self._embedding)  # as it is: a second layout would double the largest matrix
             if config.tie_word_embeddings
             else weights.linear(["lm_head"], [config.vocab_size], hidden)
         )

@@ -71,7 +71,7 @@ class Checkpoint:
         weights = [f"{name}.weight" for name in names]
         dense = _joined([self._source.dense(name, self.dtype) for name in weights]).to(self.device)
         biases = [self.tensor(f"{n}.bias", (count,)) for n, count in zip(names, rows, strict=True)] if bias else []
-        return Weight(dense, _joined(biases) if bias else None, self._int4(weights, sum(rows), columns))
+        return Weight.of(dense, _joined(biases) if bias else None, self._int4(weights, sum(rows), columns))
 
     def finish(self) -> None:
         """Raises ModelError if tensors are left that nothing asked for."""
