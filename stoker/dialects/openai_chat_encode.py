@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from stoker.dialects.blocks import Blocks
-from stoker.dialects.openai_common import JSON, Head, UsageJson, finish_name
+from stoker.dialects.encoder import JSON, Head
+from stoker.dialects.openai_common import UsageJson, finish_name
+from stoker.dialects.openai_errors import encode_error
 from stoker.types.chat import (
     Begun,
     ChatRequest,
@@ -25,6 +27,7 @@ from stoker.types.chat import (
     ToolCallDone,
     ToolCallStart,
 )
+from stoker.types.errors import StokerError
 from stoker.types.usage import Usage
 
 
@@ -140,6 +143,7 @@ class ChatStream:
     last and only if asked for."""
 
     end = b"[DONE]"
+    named = False
 
     def __init__(self, request: ChatRequest, head: Head) -> None:
         tier = "" if request.service_tier is None else f'"service_tier":"{request.service_tier}",'
@@ -174,6 +178,9 @@ class ChatStream:
                 if not self._include_usage:
                     return ()
                 return (self._prefix + b'],"usage":%b}' % JSON.encode(UsageJson.of(event.usage)),)
+
+    def error(self, error: StokerError) -> bytes:
+        return encode_error(error)
 
     def _choice(self, index: int, delta: bytes, logprobs: bytes, finish: bytes) -> Sequence[bytes]:
         chunk = self._prefix + (

@@ -1,14 +1,13 @@
-"""What OpenAI's two generation routes share: sampling, lanes, sessions, refused features, usage, response heads."""
+"""What OpenAI's generation routes share: sampling, lanes, sessions, refused features, usage."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, unsupported, wrong_type
-from stoker.types.chat import Event, FinishReason
+from stoker.types.chat import FinishReason
 from stoker.types.errors import StokerError, invalid
 from stoker.types.lane import Lane
 from stoker.types.sampling import MAX_TOP_LOGPROBS, SamplingParams
@@ -21,8 +20,6 @@ MAX_STOP_IDS = 64
 MAX_BIASES = 1024
 MAX_TOKEN_ID = (1 << 31) - 1
 MAX_TOP_K = 1 << 20
-
-JSON = msgspec.json.Encoder()
 
 # service_tier -> (lane, what the response says was used)
 _TIERS = {
@@ -37,34 +34,6 @@ _REFUSED = {
     "prompt_logprobs": "log-probabilities of the prompt",
     "use_beam_search": "beam search",
 }
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What every object of one response starts with."""
-
-    id: str
-    created: int
-    model: str
-    fingerprint: str
-
-
-class StreamEncoder(Protocol):
-    """Events of one request -> JSON objects of its stream, in order."""
-
-    def push(self, event: Event) -> Sequence[bytes]: ...
-
-    @property
-    def end(self) -> bytes:
-        """What is sent after the last object of a stream that went well."""
-        ...
-
-
-class WholeEncoder(Protocol):
-    """Events of one request -> one JSON object."""
-
-    def push(self, event: Event) -> None: ...
-
-    def finish(self) -> bytes: ...
 
 
 def refuse_unsupported(fields: Fields, refused: dict[str, str]) -> None:

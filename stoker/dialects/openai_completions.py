@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stoker.dialects.encoder import JSON, Head
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, unsupported, wrong_type
 from stoker.dialects.openai_common import (
-    JSON,
     MAX_CHOICES,
-    Head,
     UsageJson,
     choices_error,
     finish_name,
@@ -25,8 +24,9 @@ from stoker.dialects.openai_common import (
     read_token_ids,
     refuse_unsupported,
 )
+from stoker.dialects.openai_errors import encode_error
 from stoker.types.chat import Begun, ChoiceDone, CompletionRequest, Done, Event, TextDelta, TokenLogprob
-from stoker.types.errors import invalid
+from stoker.types.errors import StokerError, invalid
 from stoker.types.usage import Usage
 
 MAX_PROMPTS = 128
@@ -188,6 +188,7 @@ class CompletionStream:
     """One streamed answer. Usage comes last and only if asked for."""
 
     end = b"[DONE]"
+    named = False
 
     def __init__(self, request: CompletionRequest, head: Head) -> None:
         self._request = request
@@ -209,6 +210,9 @@ class CompletionStream:
                 return (_response(self._request, self._head, [], UsageJson.of(event.usage)),)
             case _:
                 raise _not_raw(event)
+
+    def error(self, error: StokerError) -> bytes:
+        return encode_error(error)
 
     def _chunk(self, choice: _Choice) -> Sequence[bytes]:
         usage = None if self._request.include_usage else msgspec.UNSET

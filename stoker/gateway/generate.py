@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
 from stoker.config import GatewayConfig
-from stoker.dialects.openai_common import Head, StreamEncoder, WholeEncoder
+from stoker.dialects.encoder import Head, StreamEncoder, WholeEncoder
 from stoker.gateway.http import SMALL_BODY, BodyBudget, Exchange, check_json_headers, overloaded, parse_object
 from stoker.gateway.sse import EventStream
 from stoker.service.pipeline import Generation, Service

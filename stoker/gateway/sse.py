@@ -7,8 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from stoker.dialects.openai_common import StreamEncoder
-from stoker.dialects.openai_errors import encode_error
+from stoker.dialects.encoder import StreamEncoder
 from stoker.gateway.http import FAREWELL_SECONDS, STOPPING, Exchange
 from stoker.types.chat import Event
 from stoker.types.errors import ErrorKind, StokerError
@@ -26,6 +25,11 @@ def frame(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def named_frame(data: bytes) -> bytes:
+    """One event under the name of its type: `data` starts with `{"type":"NAME"`."""
+    return b"event: " + data[9 : data.index(b'"', 9)] + b"\n" + frame(data)
+
+
 class EventStream:
     """Sends the events of one request.
 
@@ -36,6 +40,7 @@ class EventStream:
     def __init__(self, exchange: Exchange, encoder: StreamEncoder, *, heartbeat: float) -> None:
         self._exchange = exchange
         self._encoder = encoder
+        self._frame = named_frame if encoder.named else frame
         self._heartbeat = heartbeat
         self._lock = asyncio.Lock()
         self._last = time.monotonic()
@@ -49,10 +54,10 @@ class EventStream:
         try:
             async with aclosing(events):
                 async for event in events:
-                    data = b"".join(map(frame, self._encoder.push(event)))
+                    data = b"".join(map(self._frame, self._encoder.push(event)))
                     if data:
                         await self._write(data)
-            await self._write(frame(self._encoder.end), last=True)
+            await self._write(b"" if self._encoder.end is None else self._frame(self._encoder.end), last=True)
         except BaseException as error:
             farewell = self._farewell(error)
             if farewell is not None and self._exchange.status:
@@ -72,7 +77,7 @@ class EventStream:
     async def _break(self, error: StokerError) -> None:
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._write(frame(encode_error(error)), last=True)
+                await self._write(self._frame(self._encoder.error(error)), last=True)
         except TimeoutError:
             pass  # it does not read any more; the connection is closed under it
 

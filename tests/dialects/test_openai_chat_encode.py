@@ -5,8 +5,8 @@ import json
 from event_scripts import scripts
 from hypothesis import given
 
+from stoker.dialects.encoder import Head
 from stoker.dialects.openai_chat_encode import ChatStream, ChatWhole
-from stoker.dialects.openai_common import Head
 from stoker.types.chat import (
     ChatRequest,
     ChoiceDone,

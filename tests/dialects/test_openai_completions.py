@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stoker.dialects.openai_common import Head
+from stoker.dialects.encoder import Head
 from stoker.dialects.openai_completions import CompletionStream, CompletionWhole, decode_completion
 from stoker.types.chat import ChoiceDone, Done, ReasoningDelta, TextDelta, TokenLogprob
 from stoker.types.errors import StokerError
