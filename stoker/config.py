@@ -45,6 +45,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     body_timeout    longest pause within a body; also how long a client may leave a full send buffer untouched
     heartbeat       silence in a stream after which a comment is sent
     engine_silence  how old the engine's last sign of life may be while it still counts as alive
+    memory          for conversations that clients go on with by `previous_response_id`, shared equally by all tenants;
+                    0 keeps none. They are in memory only and given out for `memory_seconds` at most
     """
 
     host: str = "127.0.0.1"
@@ -60,13 +62,17 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     heartbeat: Seconds = 10.0
     engine_silence: Seconds = 30.0
     shutdown_grace: Seconds = 0.8
+    memory: Annotated[int, msgspec.Meta(ge=0, le=1 << 48)] = 64 * MIB
+    memory_seconds: Seconds = 3600.0
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who a key belongs to. `key_sha256` is the hex digest; the key itself is stored nowhere."""
+    """Who a key belongs to. `key_sha256` is the hex digest; the key itself is stored nowhere. With `retain` false
+    nothing of what this tenant sends or gets outlives its request, whatever the request says."""
 
     name: str
     key_sha256: str
+    retain: bool = True
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

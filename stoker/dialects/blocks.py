@@ -43,7 +43,7 @@ class Block:
         return "".join(self.parts)
 
 
-# what became of a block, and the text that came to it
+# what became of a block, and the text that came to it; the block itself may already be further
 Change = tuple[Literal["open", "grow", "close"], Block, str]
 
 
@@ -67,7 +67,7 @@ class Blocks:
             case ToolCallStart():
                 return self._begin(Block(len(self.all), "call", event.id, event.name, complete=False))
             case ToolCallDelta():
-                return [self._grow(event.arguments)]
+                return [self._grow(event.arguments)] if event.arguments else ()
             case ToolCallDone():
                 block = self.all[-1]
                 block.complete, block.valid = event.complete, event.valid

@@ -16,11 +16,12 @@ MAX_BUDGET = (1 << 31) - 1
 SWITCHES = ("thinking", "enable_thinking")
 
 
-def read_thinking(fields: Fields) -> tuple[dict[str, Any], int | None]:
+def read_thinking(fields: Fields, *, effort: str | None = None) -> tuple[dict[str, Any], int | None]:
     """(template arguments, reasoning budget in tokens) from `chat_template_kwargs`, `thinking` (the makers' and
-    Anthropic's), `reasoning` (Responses', OpenRouter's), `reasoning_effort` and `enable_thinking`."""
+    Anthropic's), `reasoning` (Responses', OpenRouter's), `reasoning_effort` and `enable_thinking`; `effort` is what a
+    dialect found under yet another name."""
     on = fields.boolean("enable_thinking") if fields.get("enable_thinking") is not None else None
-    effort = fields.text("reasoning_effort", longest=MAX_NAME_CHARS)
+    effort = fields.text("reasoning_effort", longest=MAX_NAME_CHARS) or effort
     budget = fields.integer("thinking_token_budget", 0, MAX_BUDGET)
     args: dict[str, Any] = {}
     reasoning = fields.object("reasoning")
@@ -30,7 +31,7 @@ def read_thinking(fields: Fields) -> tuple[dict[str, Any], int | None]:
         budget = _first(reasoning.integer("max_tokens", 0, MAX_BUDGET), budget)
     thinking = fields.object("thinking")
     if thinking is not None:
-        kind = thinking.choice("type", ("enabled", "adaptive", "disabled"))
+        kind = thinking.choice("type", ("enabled", "adaptive", "between_tools", "disabled"))
         on = on if kind is None else kind != "disabled"
         effort = thinking.text("effort", longest=MAX_NAME_CHARS) or effort
         budget = _first(thinking.integer("budget_tokens", 0, MAX_BUDGET), budget)

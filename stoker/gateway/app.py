@@ -13,16 +13,20 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from stoker.config import GatewayConfig, Tenant
+from stoker.dialects import anthropic_errors, openai_errors
+from stoker.dialects.anthropic_encode import MessagesStream, MessagesWhole
+from stoker.dialects.anthropic_messages import decode_messages
+from stoker.dialects.encoder import ErrorShape
 from stoker.dialects.openai_chat import decode_chat
 from stoker.dialects.openai_chat_encode import ChatStream, ChatWhole
 from stoker.dialects.openai_completions import CompletionStream, CompletionWhole, decode_completion
-from stoker.dialects.openai_errors import encode_error, status_of
 from stoker.gateway.asgi import Receive, Scope, Send
 from stoker.gateway.generate import Door, GenerateRoute
 from stoker.gateway.http import FAREWELL_SECONDS, STOPPING, ClientGoneError, Exchange
 from stoker.gateway.info import InfoRoutes, not_found
 from stoker.gateway.keys import Keys
 from stoker.gateway.openapi import document
+from stoker.gateway.responses import ResponsesRoute
 from stoker.service.pipeline import Service
 from stoker.types.chat import ChatRequest, CompletionRequest
 from stoker.types.errors import ErrorKind, StokerError
@@ -31,7 +35,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Exchange, str], Awaitable[None]]
 
-_PASSING = (429, 503)  # worth another try, so they always say when
+_PASSING = (429, 503, 529)  # worth another try, so they always say when
 CLIENT_GONE = 499  # nginx's number for it; only in logs, nobody is left to read it
 
 
@@ -44,13 +48,16 @@ class Gateway:
         door = Door(config)
         info = InfoRoutes(service, config, door)
         chat = GenerateRoute[ChatRequest](
-            service, config, door, prefix="chatcmpl", decode=decode_chat, stream=ChatStream, whole=ChatWhole
+            service, config, door, prefix="chatcmpl-", decode=decode_chat, stream=ChatStream, whole=ChatWhole
+        )
+        messages = GenerateRoute[ChatRequest](
+            service, config, door, prefix="msg_", decode=decode_messages, stream=MessagesStream, whole=MessagesWhole
         )
         completions = GenerateRoute[CompletionRequest](
             service,
             config,
             door,
-            prefix="cmpl",
+            prefix="cmpl-",
             decode=decode_completion,
             stream=CompletionStream,
             whole=CompletionWhole,
@@ -65,6 +72,9 @@ class Gateway:
             "/v1/models/": {"GET": info.model},
             "/v1/chat/completions": {"POST": chat},
             "/v1/completions": {"POST": completions},
+            "/v1/responses": {"POST": ResponsesRoute(service, config, door, tenants)},
+            "/v1/messages": {"POST": messages},
+            "/v1/messages/count_tokens": {"POST": info.count_tokens},
             "/v1/tokenize": {"POST": info.tokenize},
             "/v1/detokenize": {"POST": info.detokenize},
         }
@@ -101,7 +111,7 @@ class Gateway:
             allowed = ", ".join(methods).encode()
             error = StokerError(ErrorKind.INVALID, "method_not_allowed", f"{exchange.path} takes {allowed.decode()}.")
             exchange.notes["error"] = error.code
-            await exchange.reply(405, encode_error(error), headers=((b"allow", allowed),))
+            await exchange.reply(405, _errors(exchange).encode_error(error), headers=((b"allow", allowed),))
             return
         tenant = "" if public else self._keys.identify(exchange)
         if tenant:
@@ -124,13 +134,14 @@ class Gateway:
         exchange.notes["error"] = error.code
         if exchange.status:
             return  # too late for a status; a stream has said so itself, and the server closes the connection
-        status = status_of(error)
+        errors = _errors(exchange)
+        status = errors.status_of(error)
         headers: list[tuple[bytes, bytes]] = []
         if error.retry_after is not None or status in _PASSING:
             headers.append((b"retry-after", str(max(1, round(error.retry_after or 1))).encode()))
         if error.kind is ErrorKind.AUTH:
             headers.append((b"www-authenticate", b"Bearer"))
-        await exchange.reply(status, encode_error(error), headers=tuple(headers))
+        await exchange.reply(status, errors.encode_error(error), headers=tuple(headers))
 
     async def _apologise(self, exchange: Exchange) -> None:
         try:
@@ -157,6 +168,11 @@ class Gateway:
                 **exchange.notes,
             },
         )
+
+
+def _errors(exchange: Exchange) -> ErrorShape:
+    """Whose shape an error of this route has."""
+    return anthropic_errors if exchange.path.startswith("/v1/messages") else openai_errors
 
 
 def create_app(service: Service, gateway: GatewayConfig, tenants: tuple[Tenant, ...]) -> Gateway:

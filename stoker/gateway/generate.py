@@ -14,10 +14,10 @@ from stoker.dialects.encoder import Head, StreamEncoder, WholeEncoder
 from stoker.gateway.http import SMALL_BODY, BodyBudget, Exchange, check_json_headers, overloaded, parse_object
 from stoker.gateway.sse import EventStream
 from stoker.service.pipeline import Generation, Service
-from stoker.types.chat import ChatRequest, CompletionRequest, Event
+from stoker.types.chat import ChatRequest, CompletionRequest, Done, Event
 
 T = TypeVar("T")
-R = TypeVar("R", ChatRequest, CompletionRequest)
+R = TypeVar("R", bound=ChatRequest | CompletionRequest)
 
 _SESSION_HEADERS = (b"x-session-affinity", b"x-session-id", b"session-id", b"x-claude-code-session-id")
 _MAX_SESSION = 256
@@ -60,7 +60,7 @@ class Door:
 
 
 class GenerateRoute(Generic[R]):
-    """One dialect's way of asking for output."""
+    """One dialect's way of asking for output. `prefix` starts the ids of its responses."""
 
     def __init__(
         self,
@@ -84,9 +84,10 @@ class GenerateRoute(Generic[R]):
     async def __call__(self, exchange: Exchange, tenant: str) -> None:
         async with self._door:
             session = session_of(exchange)
-            request = await self._door.read(exchange, lambda body: self._decode(body, session=session))
+            decoded = await self._door.read(exchange, lambda body: self._decode(body, session=session))
+            request = self.complete(decoded, tenant)
             head = Head(
-                id=f"{self._prefix}-{secrets.token_hex(12)}",
+                id=f"{self._prefix}{secrets.token_hex(12)}",
                 created=int(time.time()),
                 model=self._service.name,
                 fingerprint=f"fp_{self._service.info.fingerprint[:16]}",
@@ -95,11 +96,20 @@ class GenerateRoute(Generic[R]):
             run = _Run(self._service, self._config, exchange, request, tenant, head)
             try:
                 if request.stream:
-                    await run.stream(self._stream(request, head))
+                    stream = self._stream(request, head)
+                    await run.stream(stream, lambda: self.keep(stream, request, tenant))
                 else:
-                    await run.whole(self._whole(request, head))
+                    whole = self._whole(request, head)
+                    await run.whole(whole, lambda: self.keep(whole, request, tenant))
             finally:
                 run.note_usage()
+
+    def complete(self, request: R, tenant: str) -> R:
+        """The request with what only this server knows of it. Raises StokerError."""
+        return request
+
+    def keep(self, encoder: StreamEncoder | WholeEncoder, request: R, tenant: str) -> None:
+        """Called when all of an answer is known, before the client hears that it ended."""
 
 
 class _Run:
@@ -122,24 +132,26 @@ class _Run:
         self._head = head
         self._generation: Generation | None = None
 
-    async def events(self) -> AsyncGenerator[Event]:
-        self._generation = await self._service.start(self._request, tenant=self._tenant, request_id=self._head.id)
-        async with aclosing(self._generation.events()) as events:
-            async for event in events:
-                yield event
-
-    async def stream(self, encoder: StreamEncoder) -> None:
+    async def stream(self, encoder: StreamEncoder, done: Callable[[], None]) -> None:
         out = EventStream(self._exchange, encoder, heartbeat=self._config.heartbeat)
-        await out.run(self.events())
+        await out.run(self._events(done))
 
-    async def whole(self, encoder: WholeEncoder) -> None:
+    async def whole(self, encoder: WholeEncoder, done: Callable[[], None]) -> None:
         async def collect() -> None:
-            async with aclosing(self.events()) as events:
+            async with aclosing(self._events(done)) as events:
                 async for event in events:
                     encoder.push(event)
 
         await self._exchange.attend(collect())
         await self._exchange.reply(200, encoder.finish())
+
+    async def _events(self, done: Callable[[], None]) -> AsyncGenerator[Event]:
+        self._generation = await self._service.start(self._request, tenant=self._tenant, request_id=self._head.id)
+        async with aclosing(self._generation.events()) as events:
+            async for event in events:
+                if isinstance(event, Done):
+                    done()
+                yield event
 
     def note_usage(self) -> None:
         if self._generation is not None:

@@ -119,7 +119,7 @@ class Exchange:
 
     async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
-        headers.append((b"x-request-id", self.id.encode()))
+        headers += [(b"x-request-id", self.id.encode()), (b"request-id", self.id.encode())]  # OpenAI's, Anthropic's
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, body: bytes, *, more: bool) -> None:

@@ -8,6 +8,8 @@ import msgspec
 
 from stoker import __version__
 from stoker.config import GatewayConfig
+from stoker.dialects.anthropic_encode import encode_count
+from stoker.dialects.anthropic_messages import decode_count
 from stoker.dialects.tokens import decode_detokenize, decode_tokenize, encode_prompt, encode_tokens
 from stoker.fleet.backend import Down, Starting
 from stoker.gateway.generate import Door
@@ -16,7 +18,9 @@ from stoker.service.pipeline import Service
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.wire import EngineStats, Ready
 
-_BANNER = f"Stoker {__version__}. OpenAI-compatible API under /v1, its description at /openapi.json.\n".encode()
+_BANNER = (
+    f"Stoker {__version__}. OpenAI-compatible and Anthropic's API under /v1, described at /openapi.json.\n".encode()
+)
 
 
 class _Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +75,12 @@ class InfoRoutes:
             self._check_model(request.model)
             tokens = (await self._service.tokenize(request))[0]
             await exchange.reply(200, encode_tokens(tokens, self._service.context))
+
+    async def count_tokens(self, exchange: Exchange, tenant: str) -> None:
+        async with self._door:
+            request = await self._door.read(exchange, decode_count)
+            self._service.check_model(request.model)
+            await exchange.reply(200, encode_count(len((await self._service.tokenize(request))[0])))
 
     async def detokenize(self, exchange: Exchange, tenant: str) -> None:
         async with self._door:

@@ -30,7 +30,7 @@ def _choice(draw: st.DrawFn, index: int) -> list[Event]:
         events.append(
             ToolCallStart(index=index, call=call, id=f"functions.f:{index}{call}", name=draw(st.text(max_size=4)))
         )
-        events += [ToolCallDelta(index=index, call=call, arguments=text) for text in draw(pieces)]
+        events += [ToolCallDelta(index=index, call=call, arguments=text) for text in ("{", *draw(pieces))]
         if draw(st.integers(0, 9)) == 0:
             events.append(ToolCallDone(index=index, call=call, complete=False, valid=False))
             return [*events, ChoiceDone(index=index, reason="length")]
