@@ -6,11 +6,13 @@ missing, has another shape or is left over is an error that names it, never a mo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 
+from stoker.kernels.experts import ExpertWeights
 from stoker.kernels.linear import Int4, Weight
 from stoker.models.source import ModelError
 
@@ -72,6 +74,15 @@ class Checkpoint:
         dense = _joined([self._source.dense(name, self.dtype) for name in weights]).to(self.device)
         biases = [self.tensor(f"{n}.bias", (count,)) for n, count in zip(names, rows, strict=True)] if bias else []
         return Weight.of(dense, _joined(biases) if bias else None, self._int4(weights, sum(rows), columns))
+
+    def experts(self, names: Sequence[Sequence[str]], rows: Sequence[int], columns: int) -> ExpertWeights:
+        """`linear` for each expert: `names[e]` are the matrices that make up expert e's, `rows` their heights."""
+        return ExpertWeights(tuple(self.linear(expert, rows, columns) for expert in names))
+
+    def ignore(self, pattern: str) -> None:
+        """Tensors that this graph leaves out on purpose: those whose whole name matches the regular expression."""
+        known = re.compile(pattern)
+        self._left = {name for name in self._left if not known.fullmatch(name)}
 
     def finish(self) -> None:
         """Raises ModelError if tensors are left that nothing asked for."""

@@ -1,0 +1,59 @@
+"""The sparse feed-forward part: routed experts, and beside them experts that every token shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stoker.kernels.experts import ExpertWeights, mix_experts
+from stoker.kernels.router import Routing, route
+from stoker.models.graphs.mlp import GatedMLP
+from stoker.models.weights.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Sizes of one sparse layer. `shared_inner` is the width of all shared experts together, 0 without any."""
+
+    experts: int
+    inner: int
+    routing: Routing
+    corrected: bool
+    shared_inner: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MoE:
+    """shared(x) + sum of share * expert(x)."""
+
+    routing: Routing
+    gate: torch.Tensor
+    correction: torch.Tensor | None
+    gate_up: ExpertWeights
+    down: ExpertWeights
+    shared: GatedMLP | None
+
+    @classmethod
+    def load(cls, weights: Checkpoint, name: str, hidden: int, mixture: Mixture) -> MoE:
+        """The tensors below `name`."""
+        count, inner = mixture.experts, mixture.inner
+        each = [f"{name}.experts.{index}" for index in range(count)]
+        return cls(
+            mixture.routing,
+            weights.tensor(f"{name}.gate.weight", (count, hidden), torch.float32),
+            weights.tensor(f"{name}.gate.e_score_correction_bias", (count,), torch.float32)
+            if mixture.corrected
+            else None,
+            weights.experts([[f"{one}.gate_proj", f"{one}.up_proj"] for one in each], [inner, inner], hidden),
+            weights.experts([[f"{one}.down_proj"] for one in each], [hidden], inner),
+            GatedMLP.load(weights, f"{name}.shared_experts", hidden, mixture.shared_inner)
+            if mixture.shared_inner
+            else None,
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]."""
+        shares, chosen = route(x, self.gate, self.correction, self.routing)
+        routed = mix_experts(x, shares, chosen, self.gate_up, self.down)
+        return routed if self.shared is None else routed + self.shared(x)
