@@ -10,7 +10,6 @@ import torch
 from stoker.models.weights import ggml
 from stoker.models.weights.ggml import STORAGE, codes, decode
 
-
 # where the float16 numbers of a block are that the library cannot write, only read
 _HALVES = {12: (0, 2), 13: (0, 2), 14: (208,)}
 
