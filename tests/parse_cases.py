@@ -14,8 +14,9 @@ from shared_data import SHARED, read_lines
 
 from stoker.models.text.parse.engine import OutputParser
 from stoker.models.text.parse.format import Format, Piece, StartState, format_of
-from stoker.models.text.parse.pieces import PieceReader
+from stoker.models.text.parse.pieces import control_pieces, spelled_marks
 from stoker.models.text.vocabulary import Vocabulary, read_vocabulary
+from stoker.service.pieces import PieceReader
 from stoker.types.chat import Delta, ReasoningDelta, TextDelta, Tool, ToolCallDelta, ToolCallDone, ToolCallStart
 
 Case = dict[str, Any]
@@ -62,7 +63,7 @@ class Result:
                     result.content += text
                 case ToolCallStart(call=call, id=id, name=name):
                     assert call == len(calls)
-                    assert all(known.complete is not None for known in calls)
+                    assert not calls or calls[-1].complete is not None
                     assert id
                     assert name
                     calls.append(Call(id, name))
@@ -161,7 +162,9 @@ def kimi_vocabulary() -> Vocabulary:
 
 def from_ids(case: Case, groups: Iterable[Sequence[int]]) -> list[list[Piece]]:
     """Pushes as a server makes them of token ids."""
-    reader = PieceReader(kimi_vocabulary(), format_of(case["family"]))
+    vocabulary, format = kimi_vocabulary(), format_of(case["family"])
+    assert spelled_marks(vocabulary, format) == format.spelled
+    reader = PieceReader(vocabulary.detokenizer(skip_special=False), control_pieces(vocabulary, format))
     return [*(reader.push(ids) for ids in groups), reader.finish()]
 
 

@@ -4,7 +4,7 @@ depend on how the output is cut. Owns the walk through a format's table; the rea
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 from stoker.models.text.parse.format import Format, Piece, StartState
 from stoker.models.text.parse.glm import GlmCalls
@@ -67,14 +67,20 @@ class OutputParser:
         self._calls = _reader(format, self._out, tools, history_tool_calls)
         self._doubt: list[Piece] = []
 
+    @property
+    def reasoning(self) -> bool:
+        """Inside of reasoning: what comes next is reasoning or ends it."""
+        return self._machine.state in (State.THINK_START, State.THINK)
+
     def push(self, pieces: Sequence[Piece]) -> list[Delta]:
         """More output. What is certain by now comes back; the beginning of a possible marker waits."""
         self._machine.feed(pieces)
         self._run(final=False)
         return self._out.take()
 
-    def finish(self, reason: Literal["stop", "length", "abort"]) -> tuple[list[Delta], FinishReason]:
-        """The output is over: by itself ("stop"), or cut off. What was still waiting, and what the client is told."""
+    def finish(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
+        """The output is over: by itself ("stop"), or cut off for another reason. What was still waiting, and what the
+        client is told of the reason."""
         machine, out = self._machine, self._out
         self._run(final=True)
         if machine.state is State.DOUBT and reason == "stop":

@@ -23,7 +23,8 @@ class GlmCalls:
         self._types = ArgumentTypes(None)
         self._allowed: Types = None
         self._tag = ""
-        self._name = ""
+        self._name: list[str] = []
+        self._seen = ""  # the same in short: x for a word, a space for the white space after it
         self._open = False
         self._members = 0
         self._key: list[str] = []
@@ -32,9 +33,9 @@ class GlmCalls:
     def act(self, act: Act, mark: str) -> None:
         match act:
             case Act.BEGIN:
-                self._tag, self._name = mark, ""
+                self._tag, self._name, self._seen = mark, [], ""
             case Act.START:
-                self._start(self._name.strip())
+                self._start("".join(self._name).strip())
             case Act.NEW_KEY:
                 self._key = []
             case Act.OPEN_VALUE:
@@ -72,14 +73,14 @@ class GlmCalls:
 
     def _read_name(self, text: str) -> tuple[int, State]:
         """A name has no white space inside. A second word shows that the tag is no call: all of it is content."""
-        name = self._name + text
-        second = _SECOND_WORD.search(name)
+        seen = self._seen + text
+        second = _SECOND_WORD.search(seen)
         if second is None:
-            # Once there is a name, white space after it says no more than one space does.
-            self._name = name if name[-1:].strip() else f"{name.rstrip()} "
+            self._name.append(text)
+            self._seen = ("x" if seen.strip() else "") + (" " if seen[-1].isspace() else "")
             return len(text), State.NAME
-        used = second.end() - len(self._name)
-        self._out.content.write(self._tag + name[: second.end()])
+        used = second.end() - len(self._seen)
+        self._out.content.write("".join((self._tag, *self._name, text[:used])))
         return used, State.CONTENT
 
     def _start(self, name: str) -> None:

@@ -69,7 +69,7 @@ class HermesCalls:
         while at < len(text) and state is State.JSON:
             before = at
             at, state = self._read(text, at) if self._scan is None else self._read_string_or_value(text, at)
-            if not self._started:
+            if not self._started and (self._raw or text[before] == "{"):
                 self._raw.append(text[before:at])
         return at, state
 

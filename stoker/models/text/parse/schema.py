@@ -17,6 +17,7 @@ Types = frozenset[str] | None
 ONLY_STRING: Types = frozenset({"string"})
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
 _STEPS = 2000
+_DEPTH = 40  # references count too, so that those in a circle end
 
 
 class ArgumentTypes:
@@ -29,37 +30,37 @@ class ArgumentTypes:
     def of(self, key: str) -> Types:
         """The types of argument `key`."""
         self._steps = _STEPS
-        return self._member(self._root, key, frozenset())
+        return self._member(self._root, key, _DEPTH)
 
-    def _member(self, schema: Any, key: str, path: frozenset[str]) -> Types:
+    def _member(self, schema: Any, key: str, depth: int) -> Types:
         """What a schema of the whole object says of one key in it."""
         self._steps -= 1
-        if not isinstance(schema, dict) or self._steps < 0:
+        if not isinstance(schema, dict) or not depth or self._steps < 0:
             return None
         found: list[Types] = []
-        target, inner = self._follow(schema, path)
-        if target is not None:
-            found.append(self._member(target, key, inner))
+        depth -= 1
+        if "$ref" in schema:
+            found.append(self._member(self._target(schema["$ref"]), key, depth))
         properties = schema.get("properties")
         if isinstance(properties, dict) and key in properties:
-            found.append(self._types(properties[key], path))
-        found += [self._member(part, key, path) for part in _list(schema, "allOf")]
+            found.append(self._types(properties[key], depth))
+        found += [self._member(part, key, depth) for part in _list(schema, "allOf")]
         for word in ("anyOf", "oneOf"):
-            known = [types for part in _list(schema, word) if (types := self._member(part, key, path)) is not None]
+            known = [types for part in _list(schema, word) if (types := self._member(part, key, depth)) is not None]
             found.append(frozenset().union(*known) if known else None)
         if all(types is None for types in found) and "additionalProperties" in schema:
-            found.append(self._types(schema["additionalProperties"], path))
+            found.append(self._types(schema["additionalProperties"], depth))
         return _both(found)
 
-    def _types(self, schema: Any, path: frozenset[str]) -> Types:
+    def _types(self, schema: Any, depth: int) -> Types:
         """What a value's own schema says."""
         self._steps -= 1
-        if not isinstance(schema, dict) or self._steps < 0:
+        if not isinstance(schema, dict) or not depth or self._steps < 0:
             return None
         found: list[Types] = []
-        target, inner = self._follow(schema, path)
-        if target is not None:
-            found.append(self._types(target, inner))
+        depth -= 1
+        if "$ref" in schema:
+            found.append(self._types(self._target(schema["$ref"]), depth))
         declared = schema.get("type")
         names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
         found.append(_types_named(name for name in names if isinstance(name, str)))
@@ -67,18 +68,17 @@ class ArgumentTypes:
             found.append(_types_named([_type_of(schema["const"])]))
         if values := _list(schema, "enum"):
             found.append(_types_named(_type_of(value) for value in values))
-        found += [self._types(part, path) for part in _list(schema, "allOf")]
+        found += [self._types(part, depth) for part in _list(schema, "allOf")]
         for word in ("anyOf", "oneOf"):
-            parts = [self._types(part, path) for part in _list(schema, word)]
+            parts = [self._types(part, depth) for part in _list(schema, word)]
             known = [types for types in parts if types is not None]
             found.append(frozenset().union(*known) if parts and len(known) == len(parts) else None)
         return _both(found)
 
-    def _follow(self, schema: dict[str, Any], path: frozenset[str]) -> tuple[Any, frozenset[str]]:
-        """Where a local `$ref` points, and the path of references with it; None where it points nowhere or back."""
-        pointer = schema.get("$ref")
-        if not isinstance(pointer, str) or not pointer.startswith("#") or pointer in path:
-            return None, path
+    def _target(self, pointer: Any) -> Any:
+        """Where a local `$ref` points; None where it points nowhere."""
+        if not isinstance(pointer, str) or not pointer.startswith("#"):
+            return None
         target: Any = self._root
         for step in unquote(pointer[1:]).split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
@@ -87,8 +87,8 @@ class ArgumentTypes:
             elif isinstance(target, list) and step.isdecimal() and int(step) < len(target):
                 target = target[int(step)]
             else:
-                return None, path
-        return target, path | {pointer}
+                return None
+        return target
 
 
 def json_of_value(text: str, types: Types) -> str:
