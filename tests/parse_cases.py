@@ -189,6 +189,40 @@ def check(case: Case, result: Result) -> None:
         assert call.valid == (call.complete and wanted.get("arguments_valid", True))
 
 
+def joined(deltas: list[dict[str, Any]]) -> tuple[str, str, list[dict[str, Any]]]:
+    """What a client of a stream puts together."""
+    reasoning = "".join(delta.get("reasoning_content", "") for delta in deltas)
+    content = "".join(delta.get("content") or "" for delta in deltas)
+    calls: list[dict[str, Any]] = []
+    for delta in deltas:
+        for part in delta.get("tool_calls", ()):
+            if part["index"] == len(calls):
+                calls.append({"id": part["id"], "name": part["function"]["name"], "arguments": ""})
+            else:
+                assert part["index"] == len(calls) - 1
+                assert "id" not in part
+            calls[-1]["arguments"] += part["function"]["arguments"]
+    return reasoning, content, calls
+
+
+def check_answer(case: Case, answer: dict[str, Any]) -> None:
+    """The message is the expected one, and the stream comes to the same."""
+    assert list(answer) == ["id", "reasoning", "content", "tool_calls", "finish_reason", "deltas"]
+    calls = [
+        Call(
+            call["id"],
+            call["name"],
+            call["arguments"],
+            call["complete"],
+            call["complete"] and "arguments_valid" not in call,
+        )
+        for call in answer["tool_calls"]
+    ]
+    check(case, Result(answer["finish_reason"], answer["reasoning"], answer["content"], calls))
+    plain = [{key: call[key] for key in ("id", "name", "arguments")} for call in answer["tool_calls"]]
+    assert joined(answer["deltas"]) == (answer["reasoning"], answer["content"], plain)
+
+
 def same_json(found: Any, expected: Any) -> bool:
     """Types count: an integer must be one, a float may be any equal number, true is not 1."""
     if isinstance(expected, bool) or isinstance(found, bool):

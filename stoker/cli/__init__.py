@@ -8,7 +8,7 @@ import sys
 import typer
 from typer.exceptions import Abort, TyperException
 
-from stoker.cli import chat, doctor, render, serve, version
+from stoker.cli import chat, doctor, parse, render, serve, version
 from stoker.cli.output import fail
 
 EXAMPLES = """
@@ -18,6 +18,7 @@ EXAMPLES = """
   stoker chat                    talk to it in this terminal
   stoker doctor                  what this host can do
   stoker render --family glm47   what a conversation on standard input becomes as a prompt
+  stoker parse --family glm47    what an output on standard input becomes as a message
   stoker version                 which Stoker, Python and platform this is
 """
 
@@ -31,6 +32,7 @@ app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=chat.EXAMPLES)(chat.chat)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=render.EXAMPLES)(render.render)
+app.command(epilog=parse.EXAMPLES)(parse.parse)
 app.command(epilog=version.EXAMPLES)(version.version)
 
 
