@@ -24,6 +24,7 @@ from stoker.models.info import ModelInfo, read_info
 from stoker.models.source import ModelError, ModelFiles, resolve
 from stoker.models.text.model import TextModel
 from stoker.obs.log import setup
+from stoker.service.grammar_trial import GrammarTrial
 from stoker.service.pipeline import Service
 
 
@@ -74,13 +75,15 @@ async def _serve(config: Config, files: ModelFiles, info: ModelInfo, screen: Scr
     await replica.start()
     try:
         text = await asyncio.to_thread(TextModel.load, files)
-        service = Service(text, info, replica, name=config.name)
+        trial = GrammarTrial(files)
+        service = Service(text, info, replica, name=config.name, trial=trial)
         screen.named(service.name)
         app = create_app(service, config.gateway, config.tenants)
         try:
             await serve_http(app, config.gateway, started=screen.listening, stop=stop)
         finally:
             service.close()
+            await trial.close()
     except (OSError, ConfigError, ModelError) as error:
         failure.append(str(error))
     finally:

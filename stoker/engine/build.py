@@ -12,12 +12,14 @@ from pathlib import Path
 import torch
 
 from stoker.engine.blocks import BlockPool
+from stoker.engine.compiler import Compiler, Grammars
 from stoker.engine.core import EngineCore
 from stoker.engine.executor import LocalExecutor, blocks_within, kv_bytes_per_token
 from stoker.engine.scheduler import Limits, Scheduler
 from stoker.engine.spec import EngineSpec
 from stoker.models.loader import load_graph, preferred_dtype
 from stoker.models.source import ModelError
+from stoker.models.text.model import TextModel
 from stoker.types.wire import Ready
 
 CPU_STEP_TOKENS = 512  # about the largest chunk that a laptop computes while a stream hardly notices
@@ -45,7 +47,10 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
     if blocks < 1:
         raise ModelError(f"{budget:,} bytes of KV memory hold no block: one token takes {per_token:,} bytes")
     progress("reserving the KV cache", 1.0)
-    executor = LocalExecutor(graph, num_blocks=blocks, block_size=config.block_size, device=device, dtype=dtype)
+    grammars = Grammars(lambda: TextModel.load(spec.files))
+    executor = LocalExecutor(
+        graph, grammars, num_blocks=blocks, block_size=config.block_size, device=device, dtype=dtype
+    )
     step_tokens = config.step_tokens or (CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS)
     limits = Limits(
         vocab_size=graph.vocab_size,
@@ -70,7 +75,7 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
         device=str(device),
         load_seconds=time.monotonic() - began,
     )
-    return EngineCore(scheduler, executor, eos_ids=spec.info.eos_ids, ready=ready)
+    return EngineCore(scheduler, executor, Compiler(grammars), eos_ids=spec.info.eos_ids, ready=ready)
 
 
 def _device(name: str) -> torch.device:

@@ -11,9 +11,10 @@ from itertools import count
 
 import msgspec
 
+from stoker.engine.compiler import Compiler
 from stoker.engine.executor import Executor
 from stoker.engine.scheduler import Outcome, Scheduler
-from stoker.types.errors import StokerError
+from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.wire import EngineStats, Generate, Progress, Ready, Refused
 
 log = logging.getLogger(__name__)
@@ -22,10 +23,19 @@ log = logging.getLogger(__name__)
 class EngineCore:
     """`eos_ids` end an output unless its request says `ignore_eos`. `ready` describes this engine to its clients."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, *, eos_ids: tuple[int, ...], ready: Ready) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        compiler: Compiler,
+        *,
+        eos_ids: tuple[int, ...],
+        ready: Ready,
+    ) -> None:
         self.ready = ready
         self._scheduler = scheduler
         self._executor = executor
+        self._compiler = compiler
         self._eos_ids = eos_ids
         self._numbers = count()
         self._inner: dict[tuple[bytes, str], str] = {}  # a client's request -> the scheduler's name for it
@@ -37,18 +47,26 @@ class EngineCore:
         """Another step can be made now. False also when all that waits needs news from outside."""
         return not self._scheduler.idle and not self._stalled
 
+    @property
+    def compiling(self) -> bool:
+        """News may come from `compiled`."""
+        return self._compiler.pending > 0
+
     def submit(self, client: bytes, request: Generate) -> Refused | None:
         """Queue `request`, or say why not."""
         inner = str(next(self._numbers))
         sampling = request.sampling
         if not sampling.ignore_eos:
             sampling = msgspec.structs.replace(sampling, stop_ids=(*self._eos_ids, *sampling.stop_ids))
+        held = request.grammar is not None or request.reasoning is not None
         try:
-            self._scheduler.add(msgspec.structs.replace(request, id=inner, sampling=sampling))
+            self._scheduler.add(msgspec.structs.replace(request, id=inner, sampling=sampling), held=held)
         except StokerError as error:
             return Refused(
                 id=request.id, kind=error.kind, code=error.code, message=error.message, retry_after=error.retry_after
             )
+        if held:
+            self._compiler.submit(inner, request.grammar)
         self._inner[client, request.id] = inner
         self._outer[inner] = (client, request.id)
         self._stalled = False
@@ -68,6 +86,21 @@ class EngineCore:
         for request_id in requests:
             self.abort(client, request_id)
         return len(requests)
+
+    def compiled(self) -> list[tuple[bytes, Refused]]:
+        """Let in the requests whose grammars are ready. Returns those whose grammars are no good, by client."""
+        refused: list[tuple[bytes, Refused]] = []
+        for inner, error in self._compiler.done():
+            self._stalled = False
+            if error is None:
+                self._scheduler.release(inner)
+            elif owner := self._outer.get(inner):
+                client, request_id = owner
+                self.abort(client, request_id)
+                refused.append(
+                    (client, Refused(id=request_id, kind=ErrorKind.INVALID, code="invalid_grammar", message=error))
+                )
+        return refused
 
     def step(self) -> dict[bytes, list[Progress]]:
         """Plan, execute, apply. What came of it, by client; empty if there was nothing to do."""

@@ -11,8 +11,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from stoker.engine.compiler import Grammars
+from stoker.engine.grammar import Constraint
 from stoker.engine.kv import BatchContext, PagedStore, spans_of
-from stoker.engine.sampler import SamplerRow, sample
+from stoker.engine.sampler import Allowed, SamplerRow, sample
 from stoker.kernels.attention import Span
 from stoker.models.context import BatchLayout, Graph
 from stoker.types.plan import Sampled, SequenceStart, StepPlan, StepResult, Work
@@ -35,16 +37,24 @@ def blocks_within(budget: int, graph: Graph, dtype: torch.dtype, block_size: int
 
 
 class LocalExecutor:
-    """The one rank of a replica: graph, cache and sampler on one device of this process.
+    """The one rank of a replica: graph, cache, grammars and sampler on one device of this process.
 
     `num_blocks` blocks of `block_size` tokens; block ids in plans are 0..num_blocks - 1. A plan that contradicts what
     was planned before (an unknown sequence, tokens that are not known yet) is a bug of its writer and raises.
     """
 
     def __init__(
-        self, graph: Graph, *, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
+        self,
+        graph: Graph,
+        grammars: Grammars,
+        *,
+        num_blocks: int,
+        block_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self._graph = graph
+        self._grammars = grammars
         self._block_size = block_size
         self._device = device
         self._stores = [PagedStore(spec, num_blocks * block_size, dtype, device) for spec in graph.caches]
@@ -55,7 +65,7 @@ class LocalExecutor:
         for seq in plan.finished:
             del self._sequences[seq]
         for start in plan.starts:
-            self._sequences[start.seq] = _Sequence(start)
+            self._sequences[start.seq] = _Sequence(start, self._grammars.constraint(start))
         if not plan.work:
             return StepResult(step=plan.step, sampled=[])
         for work in plan.work:
@@ -97,28 +107,49 @@ class LocalExecutor:
         last = torch.tensor([borders[index + 1] - 1 for index in chosen], device=self._device)
         logits = self._graph.logits(hidden.index_select(0, last))
         seqs = [work[index].seq for index in chosen]
-        outcomes = sample(logits, [self._sequences[seq].row for seq in seqs])
+        sequences = [self._sequences[seq] for seq in seqs]
+        # On a GPU the step is still being computed while the masks are made here.
+        allowed = self._allowed(sequences)
+        outcomes = sample(logits, [sequence.row for sequence in sequences], allowed)
+        for row, sequence in enumerate(sequences):
+            if sequence.constraint is not None and sequence.constraint.error is not None:
+                outcomes[row] = sequence.constraint.error
         return [
             Sampled(seq=seq, error=outcome) if isinstance(outcome, str) else Sampled(seq=seq, tokens=[outcome])
             for seq, outcome in zip(seqs, outcomes, strict=True)
         ]
+
+    def _allowed(self, sequences: Sequence[_Sequence]) -> Allowed | None:
+        """The masks of the sequences that have one now."""
+        bound = [(row, s.constraint) for row, s in enumerate(sequences) if s.constraint is not None]
+        if not bound:
+            return None
+        words = np.empty((len(bound), self._grammars.guide.words), dtype=np.int32)
+        rows: list[int] = []
+        for row, constraint in bound:
+            if constraint.fill(words[len(rows)]):
+                rows.append(row)
+        return Allowed(rows, torch.from_numpy(words[: len(rows)])) if rows else None
 
     def _to_device(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
 
 
 class _Sequence:
-    """All ids known so far, the block table, and what the sampler remembers."""
+    """All ids known so far, the block table, what the sampler remembers, and what may be sampled."""
 
-    def __init__(self, start: SequenceStart) -> None:
+    def __init__(self, start: SequenceStart, constraint: Constraint | None) -> None:
         self.ids = _Growing(start.token_ids)
         self.blocks = _Growing(start.blocks)
         self.row = SamplerRow(start.sampling, start.token_ids, start.prompt_len)
+        self.constraint = constraint
 
     def grow(self, work: Work) -> None:
         self.ids.extend(work.append)
         self.blocks.extend(work.blocks)
         self.row.append(work.append)
+        if self.constraint is not None:
+            self.constraint.accept(work.append)
 
 
 class _Growing:

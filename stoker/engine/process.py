@@ -40,6 +40,7 @@ from stoker.types.wire import (
 )
 
 HEARTBEAT_SECONDS = 0.5
+COMPILE_POLL_SECONDS = 0.002  # how soon a grammar that has become ready is noticed while nothing else is to be done
 CLIENT_SILENCE_SECONDS = 15.0
 OUTBOX_MESSAGES = 8192  # steps a client may lag behind before it is forgotten
 MESSAGES_PER_STEP = 512  # taken from the socket between two steps, so a flood cannot stop the model
@@ -99,7 +100,9 @@ class EngineProcess:
                 socket.parent.rmdir()
 
     def _turn(self, core: EngineCore) -> None:
-        self._receive(wait=0.0 if core.busy else HEARTBEAT_SECONDS)
+        self._receive(wait=0.0 if core.busy else COMPILE_POLL_SECONDS if core.compiling else HEARTBEAT_SECONDS)
+        for name, refused in core.compiled():
+            self._send(name, refused)
         now = time.monotonic()
         if now - self._beaten >= HEARTBEAT_SECONDS:
             self._beaten = now

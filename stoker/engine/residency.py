@@ -13,7 +13,8 @@ Rules
   their lane. A running one that needs a block preempts lower lanes or younger ones of its own lane; if there are none
   it pauses, keeping what it has. So the oldest of the highest lane always gets on, and everybody does in the end.
 - A waiting sequence whose next uncached page is being computed by a running one (of its lane or a higher one) waits
-  until that is published: a prompt that several share is computed once. It is stepped over, it blocks nobody.
+  until that is published: a prompt that several share is computed once. It is stepped over, it blocks nobody. So is
+  one that is held: its grammar is being compiled.
 
 Flaw: blocks have no reserve. A batch sequence that needs many blocks waits as long as higher lanes fill the pool.
 """
@@ -80,7 +81,7 @@ class Residency:
         for lane in Lane:
             head: Sequence | None = None  # the first in line for which there is no room
             for seq in tuple(self.waiting[lane]):
-                if self._awaits_page(seq) or (head is not None and not _may_overtake(seq, head)):
+                if seq.held or self._awaits_page(seq) or (head is not None and not _may_overtake(seq, head)):
                     continue
                 for_slot = self._slot(lane)
                 if for_slot is None:

@@ -1,8 +1,8 @@
 """From logits to the next token, for a whole batch.
 
-Order: logit_bias, repetition penalty (over prompt and generated tokens), presence and frequency penalties (over
-generated tokens), stop ids forbidden until min_tokens, temperature, top_k, top_p, min_p; each of the last three looks
-at what the ones before it left. Logprobs are those of the raw logits, before all of this.
+Order: the grammar's mask, logit_bias, repetition penalty (over prompt and generated tokens), presence and frequency
+penalties (over generated tokens), stop ids forbidden until min_tokens, temperature, top_k, top_p, min_p; each of the
+last three looks at what the ones before it left. Logprobs are those of the raw logits, before all of this.
 
 Randomness is counter-based: u = H(seed, position of the output token), then the inverse of the row's own cumulative
 distribution in order of token id. Nothing is carried from step to step and nothing comes from other rows, so the same
@@ -19,6 +19,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 import torch
 
@@ -29,6 +30,14 @@ _BEST = 128  # largest logits looked at first; enough for nearly every top_k and
 _WIDER = 32  # and so many times more where they do not suffice
 _RUN = 128  # token ids per partial sum of the cumulative distribution; a power of two
 _COLDEST = 1e-30  # temperatures below it are 0 in float32; the result is the same long before
+
+
+class Allowed(NamedTuple):
+    """Which tokens may come: for the batch's rows `rows`, words [R, W] int32 on the CPU. Token i is bit i % 32 of word
+    i // 32; tokens beyond the last word may not come. The other rows are free."""
+
+    rows: list[int]
+    words: torch.Tensor
 
 
 class SamplerRow:
@@ -74,7 +83,9 @@ class SamplerRow:
 
 
 @torch.inference_mode()
-def sample(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> list[SampledToken | str]:
+def sample(
+    logits: torch.Tensor, rows: Sequence[SamplerRow], allowed: Allowed | None = None
+) -> list[SampledToken | str]:
     """Choose one token per row. logits [N, V] float32, on any device; not changed. Does not `append` to the rows.
 
     A row whose logits are not finite, or of whose tokens none may be chosen, gets a sentence instead of a token; the
@@ -82,7 +93,9 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> list[SampledToke
     """
     if not rows:
         return []
-    scored = _edited(logits, rows) if any(row.edited for row in rows) else logits
+    scored = logits if allowed is None else _masked(logits, allowed)
+    if any(row.edited for row in rows):
+        scored = _edited(scored, rows)
     peak, best = scored.max(dim=-1)
     # A sum is finite only if all its terms are: float32 holds the sum of any sane vocabulary of logits.
     sane: list[bool] = torch.isfinite(logits.sum(dim=-1)).tolist()
@@ -98,7 +111,7 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> list[SampledToke
         if not sane[i]:
             out.append("the model's logits are not finite")
         elif not possible[i]:
-            out.append("bias, penalties and min_tokens leave no token to choose")
+            out.append("grammar, bias, penalties and min_tokens leave no token to choose")
         else:
             out.append(SampledToken(token))
     wanting = [i for i, row in enumerate(rows) if row.params.logprobs is not None and isinstance(out[i], SampledToken)]
@@ -107,6 +120,18 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> list[SampledToke
         for i, token in zip(wanting, _logprobs(_pick(logits, wanting), [ids[i] for i in wanting], counts), strict=True):
             out[i] = token
     return out
+
+
+def _masked(logits: torch.Tensor, allowed: Allowed) -> torch.Tensor:
+    """A copy of logits [N, V] without the tokens that a grammar does not allow."""
+    vocab, device = logits.shape[1], logits.device
+    words = allowed.words.to(device, non_blocking=True)
+    bits = (words.unsqueeze(2) >> torch.arange(32, dtype=torch.int32, device=device) & 1).flatten(1).bool()
+    if bits.shape[1] < vocab:
+        bits = torch.nn.functional.pad(bits, (0, vocab - bits.shape[1]))
+    at = torch.tensor(allowed.rows, device=device)
+    picked = logits.index_select(0, at).masked_fill_(~bits[:, :vocab], -math.inf)
+    return logits.index_copy(0, at, picked)
 
 
 def _edited(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> torch.Tensor:

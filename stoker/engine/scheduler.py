@@ -104,8 +104,9 @@ class Scheduler:
         self._finish_interval = 1.0
         self._count = _Counters()
 
-    def add(self, request: Generate) -> None:
-        """Queue a request. Raises StokerError: INVALID if it can never run, CAPACITY if its lane's line is full."""
+    def add(self, request: Generate, *, held: bool = False) -> None:
+        """Queue a request; if `held` it is not let in before `release`. Raises StokerError: INVALID if it can never
+        run, CAPACITY if its lane's line is full."""
         self._refuse_impossible(request)
         if len(self._residency.waiting[request.lane]) >= self.limits.max_waiting:
             raise StokerError(
@@ -128,10 +129,18 @@ class Scheduler:
             lane=request.lane,
             chain=Chain(root, self._key, self.pool.block_size),
             max_output=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+            grammar=request.grammar,
+            reasoning=request.reasoning,
+            held=held,
         )
         self._next_number += 1
         self._live[request.id] = seq
         self._residency.enqueue(seq)
+
+    def release(self, request_id: str) -> None:
+        """A request that was added `held` may run now. Unknown ids are fine."""
+        if seq := self._live.get(request_id):
+            seq.held = False
 
     def abort(self, request_id: str) -> Outcome | None:
         """End a request wherever it is; None if there is none. Its last news is returned at once; its blocks are free
@@ -261,6 +270,8 @@ class Scheduler:
             prompt_len=seq.prompt_len,
             sampling=seq.sampling,
             blocks=list(seq.blocks),
+            grammar=seq.grammar,
+            reasoning=seq.reasoning,
         )
 
     def _work(self, seq: Sequence, count: int) -> Work:

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from stoker.engine.chain import Chain
 from stoker.types.lane import Lane
 from stoker.types.sampling import SamplingParams
+from stoker.types.wire import Reasoning
 
 
 class State(Enum):
@@ -36,6 +37,7 @@ class Sequence:
     awaits    link of a page that another sequence computes, before which it is not let in
     overtaken how many went before it while it waited for blocks
     refused   releases that the pool had seen when there was no room for it: more are needed before the next try
+    held      its grammar is still being compiled: it is not let in
     """
 
     number: int
@@ -45,6 +47,9 @@ class Sequence:
     lane: Lane
     chain: Chain
     max_output: int
+    grammar: str | None = None
+    reasoning: Reasoning | None = None
+    held: bool = False
     prompt_len: int = field(init=False)
     stop_ids: frozenset[int] = field(init=False)
     state: State = State.WAITING

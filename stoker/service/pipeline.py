@@ -6,7 +6,7 @@ Gateway and batch both call it. Owns no HTTP and no JSON; asks `Backend` for tok
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import cached_property
@@ -18,6 +18,8 @@ from stoker.fleet.backend import Backend, Down, Starting
 from stoker.models.info import ModelInfo
 from stoker.models.text.model import TextModel
 from stoker.service.choice import Choice, PlainParser
+from stoker.service.constraints import FREE, Constraint, Constraints
+from stoker.service.grammar_trial import GrammarTrial
 from stoker.service.merge import merge
 from stoker.service.pieces import PieceReader
 from stoker.types.chat import Begun, ChatRequest, CompletionRequest, Done, Event, TextDelta
@@ -35,13 +37,25 @@ LONG_TOKEN = 16  # bytes; hardly any text has so few tokens for its length
 
 
 class Service:
-    """One model behind one backend. `name` is what clients call the model. Lives in one event loop."""
+    """One model behind one backend. `name` is what clients call the model. Lives in one event loop.
 
-    def __init__(self, text: TextModel, info: ModelInfo, backend: Backend, *, name: str | None = None) -> None:
+    `trial` tries out grammars; without one no output can be constrained.
+    """
+
+    def __init__(
+        self,
+        text: TextModel,
+        info: ModelInfo,
+        backend: Backend,
+        *,
+        name: str | None = None,
+        trial: GrammarTrial | None = None,
+    ) -> None:
         self.name = name or info.name
         self.info = info
         self.backend = backend
         self._text = text
+        self._constraints = Constraints(text, trial)
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="text-quick")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="text-long")
 
@@ -62,12 +76,12 @@ class Service:
         `tenant` comes from the caller's key and decides who may share this prompt's cache. Raises StokerError.
         """
         self.check_model(request.model)
-        _check_constraints(request)
         self._check_ready()
         prompts = await self.tokenize(request)
         for position, ids in enumerate(prompts):
             self._check_length(len(ids), at_least=False, param=_param(request, position))
-        return Generation(request, prompts, self._text, self.backend, self.context, tenant, request_id)
+        constraint = await self._constrain(request, prompts[0]) if isinstance(request, ChatRequest) else FREE
+        return Generation(request, prompts, constraint, self._text, self.backend, self.context, tenant, request_id)
 
     async def tokenize(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
         """The prompt of a chat, or each prompt of a completion, as token ids; in a thread of the text pool."""
@@ -87,6 +101,10 @@ class Service:
                 f"There is no model '{model[:64]}' here; '{self.name}' is served.",
                 param="model",
             )
+
+    async def _constrain(self, request: ChatRequest, prompt: Sequence[int]) -> Constraint:
+        draft = await self._in_thread(lambda: self._constraints.draft(request, prompt), _size(request))
+        return await self._constraints.settle(draft)
 
     async def _in_thread(self, work: Callable[[], T], size: int) -> T:
         """Short prompts have a thread of their own: they never wait for long ones."""
@@ -153,18 +171,6 @@ class Service:
             )
 
 
-def _check_constraints(request: ChatRequest | CompletionRequest) -> None:
-    """The engine cannot constrain output yet: say so instead of answering something else than was asked."""
-    if isinstance(request, CompletionRequest):
-        return
-    for param, wanted in (
-        ("response_format", request.response_format is not None),
-        ("tool_choice", request.tool_choice.mode == "required"),
-    ):
-        if wanted:
-            raise invalid("unsupported_parameter", f"'{param}' is not supported here yet.", param=param)
-
-
 def _size(request: ChatRequest | CompletionRequest) -> int:
     """Characters and ids that are to become the prompt: how much work it is, and a bound on how long it can be."""
     if isinstance(request, CompletionRequest):
@@ -197,6 +203,7 @@ class Generation:
         self,
         request: ChatRequest | CompletionRequest,
         prompts: list[list[int]],
+        constraint: Constraint,
         text: TextModel,
         backend: Backend,
         context: int,
@@ -205,6 +212,7 @@ class Generation:
     ) -> None:
         self.request = request
         self.prompts = prompts
+        self._constraint = constraint
         self._text = text
         self._backend = backend
         self._context = context
@@ -259,6 +267,8 @@ class Generation:
             id=f"{self._id}/{choice.index}",
             prompt_ids=ids,
             sampling=self._sampling(len(ids), turn),
+            grammar=self._constraint.grammar,
+            reasoning=self._constraint.reasoning,
             lane=self.request.lane,
             domain=self._domain,
         )

@@ -8,17 +8,22 @@ from __future__ import annotations
 import msgspec
 
 from stoker.types.sampling import SamplingParams
-from stoker.types.wire import SampledToken
+from stoker.types.wire import Reasoning, SampledToken
 
 
 class SequenceStart(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """A sequence enters (or re-enters after preemption): all ids known so far, of which `prompt_len` are prompt."""
+    """A sequence enters (or re-enters after preemption): all ids known so far, of which `prompt_len` are prompt.
+
+    `grammar` and `reasoning` as in `wire.Generate`: what may be sampled follows from them and the ids after the prompt.
+    """
 
     seq: int
     token_ids: list[int]
     prompt_len: int
     sampling: SamplingParams
     blocks: list[int]
+    grammar: str | None = None
+    reasoning: Reasoning | None = None
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +51,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, tag="plan"):
 
 
 class Sampled(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for one sampling sequence. `error` is set instead of a token when its logits were not finite."""
+    """The outcome for one sampling sequence. `error` is set instead of a token when none can be chosen."""
 
     seq: int
     tokens: list[SampledToken] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from stoker.types.chat import FinishReason
@@ -9,12 +11,35 @@ from stoker.types.lane import Lane
 from stoker.types.sampling import SamplingParams
 
 
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an answer may begin with reasoning, which no grammar holds for.
+
+    format  output format whose automaton tells when reasoning is over
+    start   what the prompt left open, a `StartState`
+    calls   a call ends reasoning too: tools are declared
+    budget  tokens of reasoning after which its end is forced; None is no limit
+    end     ids of the mark that ends reasoning
+    """
+
+    format: str
+    start: Literal["reasoning", "content", "none"]
+    calls: bool = False
+    budget: int | None = None
+    end: tuple[int, ...] = ()
+
+
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
-    """Continue `prompt_ids`. `domain` says who may share the KV of this prompt; the gateway sets it, never a client."""
+    """Continue `prompt_ids`. `domain` says who may share the KV of this prompt; the gateway sets it, never a client.
+
+    `grammar`, in llguidance's notation, is what all output after `reasoning` derives from: an end token can come only
+    where it is complete.
+    """
 
     id: str
     prompt_ids: list[int]
     sampling: SamplingParams
+    grammar: str | None = None
+    reasoning: Reasoning | None = None
     lane: Lane = Lane.STANDARD
     domain: str = ""
     adapter: str = ""

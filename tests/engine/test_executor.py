@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from stoker.engine.compiler import Grammars
 from stoker.engine.executor import LocalExecutor, blocks_within, kv_bytes_per_token
 from stoker.models.context import BatchLayout, CacheSpec, ForwardContext, PagedSpec
+from stoker.models.text.model import TextModel
 from stoker.types.plan import SequenceStart, StepPlan, Work
 from stoker.types.sampling import SamplingParams
 
@@ -50,9 +52,23 @@ class CountingGraph:
         return -distance.abs() + (sums * 0)[:, None]
 
 
+def no_grammars() -> Grammars:
+    def load() -> TextModel:
+        raise AssertionError("no sequence of this test has a grammar")
+
+    return Grammars(load)
+
+
 def make(graph: CountingGraph | None = None) -> LocalExecutor:
     device = torch.device("cpu")
-    return LocalExecutor(graph or CountingGraph(), num_blocks=32, block_size=BLOCK, device=device, dtype=torch.float32)
+    return LocalExecutor(
+        graph or CountingGraph(),
+        no_grammars(),
+        num_blocks=32,
+        block_size=BLOCK,
+        device=device,
+        dtype=torch.float32,
+    )
 
 
 def start(seq: int, ids: list[int], blocks: list[int] | None = None) -> SequenceStart:

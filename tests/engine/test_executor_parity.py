@@ -15,6 +15,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from stoker.engine.compiler import Grammars
 from stoker.engine.executor import LocalExecutor
 from stoker.models.context import CacheSpec, ForwardContext, Graph
 from stoker.models.loader import load_graph
@@ -103,7 +104,10 @@ class Rig:
     def __post_init__(self) -> None:
         count = sum(len(ids) // BLOCK + 1 for ids in self.reference.sequences) * 2
         self.recorder = Recorder(self.graph)
-        self.executor = LocalExecutor(self.recorder, num_blocks=count, block_size=BLOCK, device=CPU, dtype=self.dtype)
+        grammars = Grammars(lambda: pytest.fail("no sequence of this test has a grammar"))
+        self.executor = LocalExecutor(
+            self.recorder, grammars, num_blocks=count, block_size=BLOCK, device=CPU, dtype=self.dtype
+        )
         blocks = list(range(count))
         if self.shuffled:
             random.Random(1).shuffle(blocks)

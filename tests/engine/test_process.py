@@ -47,6 +47,7 @@ class ScriptedCore:
         self.left: dict[tuple[bytes, str], int] = {}
         self.dropped: list[int] = []
         self.step_seconds = 0.001
+        self.no_good: list[tuple[bytes, str]] = []
 
     @property
     def busy(self) -> bool:
@@ -57,8 +58,22 @@ class ScriptedCore:
             return Refused(id=request.id, kind="invalid_request_error", code="empty", message="no prompt")
         if request.prompt_ids == [666]:
             raise RuntimeError("the core is broken")
+        if request.grammar is not None:
+            self.no_good.append((client, request.id))
+            return None
         self.left[client, request.id] = len(request.prompt_ids)
         return None
+
+    @property
+    def compiling(self) -> bool:
+        return bool(self.no_good)
+
+    def compiled(self) -> list[tuple[bytes, Refused]]:
+        found, self.no_good = self.no_good, []
+        return [
+            (client, Refused(id=name, kind="invalid_request_error", code="invalid_grammar", message="no good"))
+            for client, name in found
+        ]
 
     def abort(self, client: bytes, request_id: str) -> None:
         self.left.pop((client, request_id), None)
@@ -292,6 +307,16 @@ def test_while_loading(tmp_path: Path) -> None:
     engine.join()
     assert engine.error is None
     engine.close()
+
+
+def test_a_grammar_that_turns_out_to_be_no_good_is_refused_late(engine: Engine) -> None:
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.get(Ready)
+    peer.send(Generate(id="a", prompt_ids=[1], sampling=SamplingParams(), grammar="start: x"))
+    refused = peer.get(Refused)
+    assert isinstance(refused, Refused)
+    assert (refused.id, refused.code) == ("a", "invalid_grammar")
 
 
 def test_a_broken_core_ends_the_process_with_its_error(engine: Engine) -> None:
