@@ -16,9 +16,9 @@ import numpy as np
 from llguidance import LLMatcher
 
 from stoker.models.text.guidance import Guide, first_line
-from stoker.models.text.parse.format import FORMATS, Format, StartState
+from stoker.models.text.parse.format import FORMATS, Format, Piece, StartState
 from stoker.models.text.parse.gate import ReasoningGate
-from stoker.models.text.parse.pieces import PieceReader, spelled_marks
+from stoker.models.text.parse.pieces import control_pieces, spelled_marks
 from stoker.models.text.parse.table import Mark
 from stoker.types.wire import Reasoning
 
@@ -52,8 +52,8 @@ class Constraint:
         """The sequence has grown by generated `ids`."""
         for index in ids:
             self._ids.append(index)
-            if self._gate is not None and not self._gate.over:
-                self._think(self._gate, index)
+            if self._gate is not None and self._marks is not None and not self._gate.over:
+                self._think(self._gate, self._marks, index)
             else:
                 self._consume(index)
 
@@ -105,7 +105,7 @@ class Constraint:
         self._matcher = None if self._grammar is None else self._grammar.deep_copy()
         self._gate = None
         if reasoning is not None and marks is not None and reasoning.start != StartState.CONTENT:
-            self._reader = PieceReader(self.guide.text.vocabulary, marks.format)
+            self._detokenizer = self.guide.text.detokenizer(skip_special=False)
             self._gate = ReasoningGate(
                 marks.format,
                 StartState(reasoning.start),
@@ -114,12 +114,11 @@ class Constraint:
                 spelled=marks.spelled,
             )
 
-    def _think(self, gate: ReasoningGate, index: int) -> None:
+    def _think(self, gate: ReasoningGate, marks: _Marks, index: int) -> None:
         """One more token while reasoning is not over, or has not begun."""
         thinking = gate.thinking
-        piece = ("", False)
-        for piece in self._reader.push([index]):
-            gate.feed(piece)
+        piece = self._piece(marks, index)
+        gate.feed(piece)
         if thinking:
             self._thought += 1
             if gate.over:
@@ -171,6 +170,10 @@ class Constraint:
         ending = {*self.guide.tokenizer.eos_tokens, *(self._marks.calls if self._marks is not None else ())}
         return [index for index in sorted(ending) if not first[index >> 3] >> (index & 7) & 1]
 
+    def _piece(self, marks: _Marks, index: int) -> Piece:
+        name = marks.control.get(index)
+        return (self._detokenizer.push([index]), False) if name is None else (name, True)
+
     def _fail(self) -> None:
         assert self._matcher is not None
         self.error = f"the grammar cannot go on: {first_line(self._matcher.get_error())}"
@@ -182,6 +185,7 @@ class _Marks:
     def __init__(self, guide: Guide, format: Format) -> None:
         ids = {text: guide.control[text] for text in format.marks if text in guide.control}
         self.format = format
+        self.control = control_pieces(guide.text.vocabulary, format)
         self.spelled = spelled_marks(guide.text.vocabulary, format)
         self.think = [index for text, index in ids.items() if format.marks[text] is Mark.THINK]
         self.calls = [index for text, index in ids.items() if format.marks[text] in (Mark.CALL, Mark.SECTION)]
