@@ -1,4 +1,4 @@
-"""Matrix times a few or many token rows, the weight held in the one or two layouts that are fast for them.
+"""Matrix times a few or many token rows, the weight held in the layouts that are fast for them, or as it was quantised.
 
 Owns the weight layouts and the choice between them; knows nothing of files or of what a weight is for.
 """
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
+
+from stoker.kernels.quantized import Quantized
 
 INT4_GROUP = 32
 _int4_pack = torch.ops.aten._convert_weight_to_int4pack_for_cpu.default
@@ -47,12 +49,14 @@ class Weight:
     `dense` is the plain matrix, or `blocked` the same in oneDNN's own layout: with the plain one every product first
     reorders it, which at 32 rows costs as much again as the product. `int4` is the same matrix once more, present only
     where it is exact in 4 bits and pays. `Weight.of` chooses; a matrix that is read in other ways too stays plain.
+    One that was published in fewer bits is held only so: `quantized` are its parts, one above another.
     """
 
     dense: torch.Tensor | None
     bias: torch.Tensor | None = None
     blocked: torch.Tensor | None = None
     int4: Int4 | None = None
+    quantized: tuple[Quantized, ...] = ()
 
     @staticmethod
     def of(matrix: torch.Tensor, bias: torch.Tensor | None = None, int4: Int4 | None = None) -> Weight:
@@ -66,6 +70,10 @@ def linear(x: torch.Tensor, weight: Weight) -> torch.Tensor:
     """x [T, in] -> [T, out] in the dtype of x, contiguous."""
     if weight.int4 is not None and x.shape[0] <= _INT4_ROWS:
         y = _int4_matmul(x, weight.int4.packed, INT4_GROUP, weight.int4.scales_and_zeros)
+        return y if weight.bias is None else y.add_(weight.bias)
+    if weight.quantized:
+        products = [functional.linear(x, part.dense(x.dtype)) for part in weight.quantized]
+        y = products[0] if len(products) == 1 else torch.cat(products, dim=1)
         return y if weight.bias is None else y.add_(weight.bias)
     if weight.blocked is not None:
         return _blocked_matmul(x, weight.blocked, weight.bias, "none", [], "")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from stoker.models.context import Graph
 from stoker.models.graphs.llama import LlamaGraph, parse_config
 from stoker.models.source import ModelError, ModelFiles, read_json
-from stoker.models.weights.checkpoint import Checkpoint
+from stoker.models.weights.checkpoint import Checkpoint, Source
 from stoker.models.weights.gguf import GGUFSource
+from stoker.models.weights.quantization import QuantizedSource, take_scheme
 from stoker.models.weights.safetensors import SafetensorsSource
 
 
@@ -27,8 +29,14 @@ def load_graph(
         config = read_json(path)
         if config.get("model_type") != "llama":
             raise ModelError(f"{path}: model_type {config.get('model_type')!r} is not supported yet, only llama")
-        source = SafetensorsSource(Path(files.root))
+        source = open_folder(Path(files.root), config)
     return LlamaGraph(parse_config(config, source.where), Checkpoint(source, dtype, device, progress))
+
+
+def open_folder(root: Path, config: dict[str, Any]) -> Source:
+    """The weights of a folder; how they were quantised is taken out of `config`."""
+    source, scheme = SafetensorsSource(root), take_scheme(config, str(root / "config.json"))
+    return source if scheme is None else QuantizedSource(source, scheme)
 
 
 def preferred_dtype(device: torch.device) -> torch.dtype:

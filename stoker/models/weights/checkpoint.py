@@ -14,6 +14,7 @@ import torch
 
 from stoker.kernels.experts import ExpertWeights
 from stoker.kernels.linear import Int4, Weight
+from stoker.kernels.quantized import Quantized
 from stoker.models.source import ModelError
 
 
@@ -42,7 +43,11 @@ class Source(Protocol):
         ...
 
     def codes(self, name: str) -> Codes | None:
-        """The same values as 4-bit codes, where the checkpoint stores them so."""
+        """The same values as 4-bit codes, where the checkpoint stores them so and dense ones are wanted too."""
+        ...
+
+    def quantized(self, name: str) -> Quantized | None:
+        """The matrix as it is stored, where it stays in that form in memory."""
         ...
 
 
@@ -71,9 +76,13 @@ class Checkpoint:
         for name, count in zip(names, rows, strict=True):
             self._claim(f"{name}.weight", (count, columns))
         weights = [f"{name}.weight" for name in names]
-        dense = _joined([self._source.dense(name, self.dtype) for name in weights]).to(self.device)
         biases = [self.tensor(f"{n}.bias", (count,)) for n, count in zip(names, rows, strict=True)] if bias else []
-        return Weight.of(dense, _joined(biases) if bias else None, self._int4(weights, sum(rows), columns))
+        joined_bias = _joined(biases) if bias else None
+        parts = [part for part in map(self._source.quantized, weights) if part is not None]
+        if len(parts) == len(weights):
+            return Weight(None, joined_bias, quantized=tuple(part.to(self.device) for part in parts))
+        dense = _joined([self._source.dense(name, self.dtype) for name in weights]).to(self.device)
+        return Weight.of(dense, joined_bias, self._int4(weights, sum(rows), columns))
 
     def experts(self, names: Sequence[Sequence[str]], rows: Sequence[int], columns: int) -> ExpertWeights:
         """`linear` for each expert: `names[e]` are the matrices that make up expert e's, `rows` their heights."""

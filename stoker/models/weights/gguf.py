@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from stoker.kernels.quantized import Quantized
 from stoker.models.gguf_meta import TensorInfo, read_metadata
 from stoker.models.source import ModelError
 from stoker.models.weights.checkpoint import Codes
@@ -82,6 +83,9 @@ class GGUFSource:
 
     def codes(self, name: str) -> Codes | None:
         return codes(*self._rows(name))
+
+    def quantized(self, name: str) -> Quantized | None:
+        return None  # dense and, where they have them, codes are faster on a CPU than what is stored
 
     def config(self) -> dict[str, Any]:
         """What config.json would say. Raises ModelError for metadata whose meaning is not known."""

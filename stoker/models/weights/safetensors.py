@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from stoker.kernels.quantized import Quantized
 from stoker.models.source import ModelError, shard_names
 from stoker.models.weights.checkpoint import Codes
 
@@ -40,8 +41,18 @@ class SafetensorsSource:
         file = self._files[name]
         stored = file.get_slice(name).get_dtype()
         if stored not in _READABLE:
-            raise ModelError(f"{self.where}: the tensor {name} is stored as {stored}, which is not supported yet")
+            raise ModelError(
+                f"{self.where}: the tensor {name} is stored as {stored}, which needs a quantization_config "
+                "in config.json that says what it means"
+            )
         return file.get_tensor(name).to(dtype)
 
+    def stored(self, name: str) -> torch.Tensor:
+        """The tensor as it is in the file, memory-mapped."""
+        return self._files[name].get_tensor(name)
+
     def codes(self, name: str) -> Codes | None:
+        return None
+
+    def quantized(self, name: str) -> Quantized | None:
         return None
