@@ -68,7 +68,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who a key belongs to. `key_sha256` is the hex digest; the key itself is stored nowhere. With `retain` false
-    nothing of what this tenant sends or gets outlives its request, whatever the request says."""
+    nothing that this tenant sends or gets is kept after its request, whatever the request says; the engine's prefix
+    cache, which holds no text, works all the same."""
 
     name: str
     key_sha256: str

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+from tokenizers import AddedToken
 
 from stoker.fleet.backend import State
 from stoker.models.info import ModelInfo
+from stoker.models.text.parse.format import FORMATS, StartState
 from stoker.types.chat import ChatRequest
 from stoker.types.wire import EngineStats, Generate, Progress, Ready, SampledToken
 
 EOS = 256
 BIG = 257  # a token that is 64 KiB of text in an output
-VOCAB = 258
+FIRST_MARK = 258
+MARKS = sorted({mark for format in FORMATS.values() for mark in format.marks})  # a token each
+VOCAB = FIRST_MARK + len(MARKS)
 
 
 INFO = ModelInfo(
@@ -21,24 +27,44 @@ INFO = ModelInfo(
 )
 
 
+def _bytes(token: int) -> bytes:
+    """What a token is in a text; the end of an output is nothing."""
+    if token == BIG:
+        return b"x" * 65_536
+    return bytes([token]) if token < 256 else MARKS[token - FIRST_MARK].encode() if token >= FIRST_MARK else b""
+
+
 class FakeDetokenizer:
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int]) -> str:
-        big = "x" * 65_536 * ids.count(BIG)
-        return big + self._decoder.decode(bytes(token for token in ids if token < 256))
+        return self._decoder.decode(b"".join(map(_bytes, ids)))
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
 
 
+class FakeVocabulary:
+    def __init__(self) -> None:
+        self.added = {FIRST_MARK + place: AddedToken(mark) for place, mark in enumerate(MARKS)}
+        self.special = frozenset({EOS})
+
+
 class FakeText:
+    """`state` is what every prompt leaves open."""
+
     vocab_size = VOCAB
     eos_ids = frozenset({EOS})
 
-    def __init__(self) -> None:
+    def __init__(self, family: str = "plain", state: StartState = StartState.NONE) -> None:
+        self.vocabulary = FakeVocabulary()
+        self.family = family
+        self.state = state
         self.rendered: list[ChatRequest] = []
+
+    def prompt_state(self, prompt_ids: Sequence[int]) -> StartState:
+        return self.state
 
     def render(self, request: ChatRequest) -> list[int]:
         self.rendered.append(request)
@@ -51,10 +77,18 @@ class FakeText:
         return bytes(token for token in ids if token < 256).decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id]) if token_id < 256 else b"<eos>" if token_id == EOS else b""
+        return b"<eos>" if token_id == EOS else b"" if token_id in (BIG, VOCAB) else _bytes(token_id)
 
     def detokenizer(self, *, skip_special: bool = True) -> FakeDetokenizer:
         return FakeDetokenizer()
+
+
+def write(text: str) -> list[int]:
+    """`text` as a model writes it: marks are one token each."""
+    ids: list[int] = []
+    for part in re.split(f"({'|'.join(map(re.escape, MARKS))})", text):
+        ids += [FIRST_MARK + MARKS.index(part)] if part in MARKS else part.encode()
+    return ids
 
 
 # one act of a script: tokens to give (bytes or ids), a pause in seconds, an error to raise, or the end
@@ -62,13 +96,13 @@ Act = bytes | list[int] | float | Exception | str
 
 
 def say(text: str, *, size: int = 1, pause: float = 0.0, finish: str = "stop") -> list[Act]:
-    """A script that gives `text` in pieces of `size` bytes and ends."""
-    data = text.encode()
+    """A script that gives `text` in pieces of `size` tokens and ends."""
+    ids = write(text)
     acts: list[Act] = []
-    for start in range(0, len(data), size):
+    for start in range(0, len(ids), size):
         if pause:
             acts.append(pause)
-        acts.append(data[start : start + size])
+        acts.append(ids[start : start + size])
     return [*acts, finish]
 
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
@@ -28,7 +29,6 @@ from stoker.gateway.keys import Keys
 from stoker.gateway.openapi import document
 from stoker.gateway.responses import ResponsesRoute
 from stoker.service.pipeline import Service
-from stoker.types.chat import ChatRequest, CompletionRequest
 from stoker.types.errors import ErrorKind, StokerError
 
 log = logging.getLogger(__name__)
@@ -47,21 +47,12 @@ class Gateway:
         self._keys = Keys(tenants)
         door = Door(config)
         info = InfoRoutes(service, config, door)
-        chat = GenerateRoute[ChatRequest](
-            service, config, door, prefix="chatcmpl-", decode=decode_chat, stream=ChatStream, whole=ChatWhole
-        )
-        messages = GenerateRoute[ChatRequest](
-            service, config, door, prefix="msg_", decode=decode_messages, stream=MessagesStream, whole=MessagesWhole
-        )
-        completions = GenerateRoute[CompletionRequest](
-            service,
-            config,
-            door,
-            prefix="cmpl-",
-            decode=decode_completion,
-            stream=CompletionStream,
-            whole=CompletionWhole,
-        )
+        forgetful = frozenset(tenant.name for tenant in tenants if not tenant.retain)
+        route = partial(GenerateRoute, service, config, door, forgetful=forgetful)
+        chat = route(prefix="chatcmpl-", decode=decode_chat, stream=ChatStream, whole=ChatWhole)
+        completions = route(prefix="cmpl-", decode=decode_completion, stream=CompletionStream, whole=CompletionWhole)
+        messages = route(prefix="msg_", decode=decode_messages, stream=MessagesStream, whole=MessagesWhole)
+        responses = ResponsesRoute(service, config, door, tenants=len(tenants), forgetful=forgetful)
         self._document = msgspec.json.encode(document())
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": info.banner, "HEAD": info.banner},
@@ -72,7 +63,7 @@ class Gateway:
             "/v1/models/": {"GET": info.model},
             "/v1/chat/completions": {"POST": chat},
             "/v1/completions": {"POST": completions},
-            "/v1/responses": {"POST": ResponsesRoute(service, config, door, tenants)},
+            "/v1/responses": {"POST": responses},
             "/v1/messages": {"POST": messages},
             "/v1/messages/count_tokens": {"POST": info.count_tokens},
             "/v1/tokenize": {"POST": info.tokenize},

@@ -13,6 +13,7 @@ from stoker.config import GatewayConfig
 from stoker.dialects.encoder import Head, StreamEncoder, WholeEncoder
 from stoker.gateway.http import SMALL_BODY, BodyBudget, Exchange, check_json_headers, overloaded, parse_object
 from stoker.gateway.sse import EventStream
+from stoker.service.divergence import Divergence
 from stoker.service.pipeline import Generation, Service
 from stoker.types.chat import ChatRequest, CompletionRequest, Done, Event
 
@@ -21,6 +22,7 @@ R = TypeVar("R", bound=ChatRequest | CompletionRequest)
 
 _SESSION_HEADERS = (b"x-session-affinity", b"x-session-id", b"session-id", b"x-claude-code-session-id")
 _MAX_SESSION = 256
+PREFIX_HEADER = b"x-stoker-prefix"
 BODIES_AT_ONCE = 8  # of the largest size; many more of the usual sizes
 
 
@@ -60,7 +62,8 @@ class Door:
 
 
 class GenerateRoute(Generic[R]):
-    """One dialect's way of asking for output. `prefix` starts the ids of its responses."""
+    """One dialect's way of asking for output. `prefix` starts the ids of its responses; of `forgetful` tenants nothing
+    is remembered."""
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class GenerateRoute(Generic[R]):
         config: GatewayConfig,
         door: Door,
         *,
+        forgetful: frozenset[str],
         prefix: str,
         decode: Callable[..., R],
         stream: Callable[[R, Head], StreamEncoder],
@@ -76,6 +80,7 @@ class GenerateRoute(Generic[R]):
         self._service = service
         self._config = config
         self._door = door
+        self._forgetful = forgetful
         self._prefix = prefix
         self._decode = decode
         self._stream = stream
@@ -93,7 +98,15 @@ class GenerateRoute(Generic[R]):
                 fingerprint=f"fp_{self._service.info.fingerprint[:16]}",
             )
             exchange.notes |= {"id": head.id, "session": request.session, "lane": request.lane.name.lower()}
-            run = _Run(self._service, self._config, exchange, request, tenant, head)
+            run = _Run(
+                self._service,
+                self._config,
+                exchange,
+                request,
+                tenant,
+                head,
+                remember=tenant not in self._forgetful,
+            )
             try:
                 if request.stream:
                     stream = self._stream(request, head)
@@ -123,6 +136,8 @@ class _Run:
         request: ChatRequest | CompletionRequest,
         tenant: str,
         head: Head,
+        *,
+        remember: bool,
     ) -> None:
         self._service = service
         self._config = config
@@ -130,6 +145,7 @@ class _Run:
         self._request = request
         self._tenant = tenant
         self._head = head
+        self._remember = remember
         self._generation: Generation | None = None
 
     async def stream(self, encoder: StreamEncoder, done: Callable[[], None]) -> None:
@@ -146,12 +162,22 @@ class _Run:
         await self._exchange.reply(200, encoder.finish())
 
     async def _events(self, done: Callable[[], None]) -> AsyncGenerator[Event]:
-        self._generation = await self._service.start(self._request, tenant=self._tenant, request_id=self._head.id)
+        self._generation = await self._service.start(
+            self._request, tenant=self._tenant, request_id=self._head.id, remember=self._remember
+        )
+        self._note_divergence(self._generation.divergence)
         async with aclosing(self._generation.events()) as events:
             async for event in events:
                 if isinstance(event, Done):
                     done()
                 yield event
+
+    def _note_divergence(self, divergence: Divergence | None) -> None:
+        """Tell the client how much of its session's last prompt this one has kept, and what it must read again."""
+        if divergence is not None:
+            told = f"shared={divergence.shared}, of={divergence.of}, lost={divergence.lost}"
+            self._exchange.extra.append((PREFIX_HEADER, told.encode()))
+            self._exchange.notes["prefix_lost"] = divergence.lost
 
     def note_usage(self) -> None:
         if self._generation is not None:

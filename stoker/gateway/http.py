@@ -68,6 +68,7 @@ class Exchange:
     status  what was answered; 0 while nothing was
     gone    the client went away while it was watched
     notes   what goes into the log line; never content
+    extra   headers that any answer from now on has
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,6 +79,7 @@ class Exchange:
         self.status = 0
         self.gone = False
         self.notes: dict[str, Any] = {}
+        self.extra: list[tuple[bytes, bytes]] = []
         self._send = send
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         given = self.header(b"x-request-id")
@@ -119,6 +121,7 @@ class Exchange:
 
     async def begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
+        headers += self.extra
         headers += [(b"x-request-id", self.id.encode()), (b"request-id", self.id.encode())]  # OpenAI's, Anthropic's
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 

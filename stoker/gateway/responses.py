@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.config import GatewayConfig, Tenant
+from stoker.config import GatewayConfig
 from stoker.dialects.encoder import StreamEncoder, WholeEncoder
 from stoker.dialects.openai_responses import ResponsesRequest, decode_responses, with_history
 from stoker.dialects.openai_responses_encode import ResponsesStream, ResponsesWhole
@@ -17,18 +17,20 @@ from stoker.types.errors import invalid
 class ResponsesRoute(GenerateRoute[ResponsesRequest]):
     """Keeps conversations as far as requests ask for it, tenants allow it, and `config.memory` has room."""
 
-    def __init__(self, service: Service, config: GatewayConfig, door: Door, tenants: tuple[Tenant, ...]) -> None:
+    def __init__(
+        self, service: Service, config: GatewayConfig, door: Door, *, tenants: int, forgetful: frozenset[str]
+    ) -> None:
         super().__init__(
             service,
             config,
             door,
+            forgetful=forgetful,
             prefix="resp_",
             decode=decode_responses,
             stream=ResponsesStream,
             whole=ResponsesWhole,
         )
-        self._memory = Memory(config.memory // max(1, len(tenants)), config.memory_seconds)
-        self._forgetful = {tenant.name for tenant in tenants if not tenant.retain}
+        self._memory = Memory(config.memory // max(1, tenants), config.memory_seconds)
 
     def complete(self, request: ResponsesRequest, tenant: str) -> ResponsesRequest:
         earlier = ()

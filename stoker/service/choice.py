@@ -12,7 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from stoker.service.pieces import Piece, PieceReader
+from stoker.models.text.parse.format import Piece
+from stoker.service.pieces import PieceReader
 from stoker.service.stop import StopMatcher
 from stoker.types.chat import (
     ChoiceDone,

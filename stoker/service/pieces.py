@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stoker.models.text.detokenizer import Detokenizer
-
-# a text, and whether it is one control token rather than ordinary text
-Piece = tuple[str, bool]
+from stoker.models.text.parse.format import Piece
 
 
 class PieceReader:

@@ -17,11 +17,12 @@ import msgspec
 from stoker.fleet.backend import Backend, Down, Starting
 from stoker.models.info import ModelInfo
 from stoker.models.text.model import TextModel
-from stoker.service.choice import Choice, PlainParser
+from stoker.service.choice import Choice
 from stoker.service.constraints import FREE, Constraint, Constraints
+from stoker.service.divergence import Divergence, Divergences
 from stoker.service.grammar_trial import GrammarTrial
 from stoker.service.merge import merge
-from stoker.service.pieces import PieceReader
+from stoker.service.reading import Reading
 from stoker.types.chat import Begun, ChatRequest, CompletionRequest, Done, Event, TextDelta
 from stoker.types.errors import ErrorKind, StokerError, invalid
 from stoker.types.sampling import SamplingParams
@@ -55,7 +56,9 @@ class Service:
         self.info = info
         self.backend = backend
         self._text = text
+        self._reading = Reading(text)
         self._constraints = Constraints(text, trial)
+        self._divergences = Divergences()
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="text-quick")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="text-long")
 
@@ -70,10 +73,13 @@ class Service:
         state = self.backend.state
         return state.context if isinstance(state, Ready) else self.info.context
 
-    async def start(self, request: ChatRequest | CompletionRequest, *, tenant: str, request_id: str) -> Generation:
+    async def start(
+        self, request: ChatRequest | CompletionRequest, *, tenant: str, request_id: str, remember: bool = True
+    ) -> Generation:
         """Render, count and check a request; nothing is generated before its events are read.
 
-        `tenant` comes from the caller's key and decides who may share this prompt's cache. Raises StokerError.
+        `tenant` comes from the caller's key and decides who may share this prompt's cache. Its session's next prompt
+        is compared with this one only if `remember` is set. Raises StokerError.
         """
         self.check_model(request.model)
         self._check_ready()
@@ -81,11 +87,34 @@ class Service:
         for position, ids in enumerate(prompts):
             self._check_length(len(ids), at_least=False, param=_param(request, position))
         constraint = await self._constrain(request, prompts[0]) if isinstance(request, ChatRequest) else FREE
-        return Generation(request, prompts, constraint, self._text, self.backend, self.context, tenant, request_id)
+        divergence = await self._compare(tenant, request.session, prompts) if remember else None
+        choices = [
+            self._reading.choice(request, index, prompts[index // request.n])
+            for index in range(len(prompts) * request.n)
+        ]
+        return Generation(
+            request,
+            prompts,
+            choices,
+            constraint,
+            divergence,
+            self._text,
+            self.backend,
+            self.context,
+            tenant,
+            request_id,
+        )
 
     async def tokenize(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
         """The prompt of a chat, or each prompt of a completion, as token ids; in a thread of the text pool."""
         return await self._in_thread(lambda: self._encode(request), _size(request))
+
+    async def _compare(self, tenant: str, session: str | None, prompts: list[list[int]]) -> Divergence | None:
+        """Where the prompt of a session leaves the one before it."""
+        if session is None or len(prompts) != 1:
+            return None
+        ids = prompts[0]
+        return await self._in_thread(lambda: self._divergences.observe(tenant, session, ids), len(ids))
 
     async def decode(self, ids: tuple[int, ...]) -> str:
         """Token ids as text, special tokens included. Raises StokerError for ids outside the vocabulary."""
@@ -203,7 +232,9 @@ class Generation:
         self,
         request: ChatRequest | CompletionRequest,
         prompts: list[list[int]],
+        choices: list[Choice],
         constraint: Constraint,
+        divergence: Divergence | None,
         text: TextModel,
         backend: Backend,
         context: int,
@@ -212,6 +243,7 @@ class Generation:
     ) -> None:
         self.request = request
         self.prompts = prompts
+        self.divergence = divergence
         self._constraint = constraint
         self._text = text
         self._backend = backend
@@ -219,17 +251,7 @@ class Generation:
         self._domain = f"tenant:{tenant}"
         self._id = request_id
         self._begun = False
-        self._choices = [
-            Choice(
-                index,
-                PieceReader(text.detokenizer(), {}),
-                PlainParser(index),
-                text.token_bytes,
-                request.stop,
-                logprobs=request.sampling.logprobs is not None,
-            )
-            for index in range(len(prompts) * request.n)
-        ]
+        self._choices = choices
 
     @property
     def usage(self) -> Usage:

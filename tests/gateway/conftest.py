@@ -35,9 +35,8 @@ Launch = Callable[..., Awaitable[Server]]
 
 @asynccontextmanager
 async def running(
-    config: GatewayConfig, tenants: tuple[Tenant, ...], backend: FakeBackend, stop: asyncio.Event
+    config: GatewayConfig, tenants: tuple[Tenant, ...], backend: FakeBackend, text: FakeText, stop: asyncio.Event
 ) -> AsyncGenerator[Server]:
-    text = FakeText()
     service = Service(text, INFO, backend)
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(create_app(service, config, tenants), config, started=port.set_result, stop=stop))
@@ -55,18 +54,19 @@ async def running(
 
 @pytest.fixture
 async def launch() -> AsyncGenerator[Launch]:
-    """`await launch(backend, tenants=..., gateway options)` -> Server; all are stopped after the test."""
+    """`await launch(backend, text=..., tenants=..., gateway options)` -> Server; all are stopped after the test."""
     servers = []
 
     async def start(
         backend: FakeBackend | None = None,
         *,
+        text: FakeText | None = None,
         tenants: tuple[Tenant, ...] = (),
         stop: asyncio.Event | None = None,
         **options: object,
     ) -> Server:
         config = GatewayConfig(port=0, **({"shutdown_grace": 0.1} | options))
-        context = running(config, tenants, backend or FakeBackend(), stop or asyncio.Event())
+        context = running(config, tenants, backend or FakeBackend(), text or FakeText(), stop or asyncio.Event())
         server = await context.__aenter__()
         servers.append(context)
         return server

@@ -189,6 +189,30 @@ async def test_one_log_line_a_request_with_the_session_but_no_content(server, ca
     assert "Hello" not in str(vars(record))
 
 
+async def test_a_session_is_told_what_its_prompts_lose(launch, caplog):
+    """A clock in front of the conversation: all that follows it must be read again."""
+    caplog.set_level(logging.INFO, "stoker")
+    server = await launch(
+        tenants=(*TWO, Tenant(name="eve", key_sha256=hashlib.sha256(b"key-e").hexdigest(), retain=False))
+    )
+    history = [{"role": "user", "content": "word " * 40}]
+
+    async def turn(clock: str, key: str = "key-a", **more) -> str | None:
+        body = chat_body(messages=[{"role": "system", "content": clock}, *history], **more)
+        answer = await ask(server, post(CHAT, body, x_api_key=key, x_session_id="s"))
+        return answer.headers.get("x-stoker-prefix")
+
+    size = len("system:12:00\nuser:" + "word " * 40 + "\n")
+    assert await turn("12:00") is None
+    assert await turn("12:00") == f"shared={size}, of={size}, lost=0"
+    assert await turn("12:01", stream=True) == f"shared=11, of={size}, lost={size - 11}"
+    assert await turn("12:02", "key-b") is None
+    assert await turn("12:03", "key-e") is None
+    assert await turn("12:04", "key-e") is None
+    lines = [record for record in caplog.records if getattr(record, "action", "") == "http.request"]
+    assert [getattr(line, "prefix_lost", None) for line in lines] == [None, 0, size - 11, None, None, None]
+
+
 async def test_the_log_tells_how_a_request_ended(launch, caplog):
     caplog.set_level(logging.INFO, "stoker")
     server = await launch(FakeBackend(lambda _: [b"abc", "error"]))

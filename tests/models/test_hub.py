@@ -159,14 +159,6 @@ def test_only_data_is_fetched_and_then_kept(hub: Hub, tmp_path: Path, tiny_llama
     assert fetch("http://127.0.0.1:9", tmp_path)["root"] == str(root)
 
 
-def test_ranks_are_fetched_where_they_are_the_tokenizer(hub: Hub, tmp_path: Path) -> None:
-    hub.files["tiktoken.model"] = hub.files.pop("tokenizer.json")
-    root = Path(str(fetch(hub.address, tmp_path)["root"]))
-    assert (root / "tiktoken.model").read_bytes() == hub.files["tiktoken.model"]
-    del hub.files["tokenizer_config.json"]
-    assert "no tokenizer.json" in str(fetch(hub.address, tmp_path / "other")["error"])
-
-
 def test_a_lost_connection_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
     hub.files["model.safetensors"] = bytes(BIG)
     hub.cut = True

@@ -71,16 +71,6 @@ def test_configuration_and_tokenizer_count(tiny_llama: ModelFiles, copy: ModelFi
     assert read_info(copy).fingerprint != read_info(tiny_llama).fingerprint
 
 
-def test_ranks_and_their_names_count(copy: ModelFiles) -> None:
-    root = Path(copy.root)
-    (root / "tokenizer.json").rename(root / "tiktoken.model")
-    before = read_info(copy).fingerprint
-    edit(root / "tokenizer_config.json", added=1)
-    named = read_info(copy).fingerprint
-    (root / "tiktoken.model").write_bytes(b"YQ== 0")
-    assert len({before, named, read_info(copy).fingerprint}) == 3
-
-
 def test_a_shorter_file_counts(tiny_llama: ModelFiles, copy: ModelFiles) -> None:
     path = Path(copy.root, "model.safetensors")
     path.write_bytes(path.read_bytes()[:-4096])

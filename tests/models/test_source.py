@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.models.source import ModelError, ModelFiles, resolve, shard_names, tokenizer_files
+from stoker.models.source import ModelError, ModelFiles, resolve, shard_names
 
 
 def find(model: str | Path, tmp_path: Path) -> ModelFiles:
@@ -45,17 +45,6 @@ def test_each_missing_file_is_named(tiny_llama: ModelFiles, tmp_path: Path, gone
         find(root, tmp_path)
     assert str(root) in str(error.value)
     assert gone.removeprefix("model") in str(error.value)
-
-
-def test_ranks_with_their_configuration_are_a_tokenizer(tiny_llama: ModelFiles, tmp_path: Path) -> None:
-    root = tmp_path / "model"
-    shutil.copytree(tiny_llama.root, root)
-    (root / "tokenizer.json").rename(root / "tiktoken.model")
-    assert find(root, tmp_path).root == str(root)
-    assert tokenizer_files({"tiktoken.model", "tokenizer_config.json"}) == ("tiktoken.model", "tokenizer_config.json")
-    (root / "tokenizer_config.json").unlink()
-    with pytest.raises(ModelError, match=r"lacks tokenizer\.json \(or tiktoken\.model with tokenizer_config\.json\)"):
-        find(root, tmp_path)
 
 
 def test_missing_shard_is_named(tiny_llama: ModelFiles, tmp_path: Path) -> None:

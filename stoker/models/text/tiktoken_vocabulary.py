@@ -23,7 +23,7 @@ RANKS, CONFIG = "tiktoken.model", "tokenizer_config.json"
 _RESERVED = 256  # ids after the ranks; those without a name in the configuration are called after their number
 _WINDOW = 400_000  # characters
 _LONGEST_RUN = 25_000
-_LONG_RUN = re.compile(rf"(?<!\s)\s{{{_LONGEST_RUN + 1},}}|(?<!\S)\S{{{_LONGEST_RUN + 1},}}")  # each run is read once
+_LONG_RUN = re.compile(rf"\s{{{_LONGEST_RUN + 1},}}|\S{{{_LONGEST_RUN + 1},}}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _WORDS = "|".join(
@@ -91,8 +91,8 @@ def _cuts(text: str) -> list[int]:
     for start in range(0, len(text), _WINDOW):
         if start:
             cuts.append(start)
-        for run in _LONG_RUN.finditer(text[start : start + _WINDOW]):
-            cuts += range(start + run.start() + _LONGEST_RUN, start + run.end(), _LONGEST_RUN)
+        for run in _LONG_RUN.finditer(text, start, start + _WINDOW):
+            cuts += range(run.start() + _LONGEST_RUN, run.end(), _LONGEST_RUN)
     return cuts
 
 

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -24,7 +23,6 @@ from stoker.models.gguf_meta import read_metadata
 from stoker.models.source import ModelError, ModelFiles
 from stoker.models.text.control import JOINT
 from stoker.models.text.model import TextModel
-from stoker.models.text.parse.format import StartState
 from stoker.models.text.vocabulary import LibraryVocabulary
 from stoker.types.chat import ChatRequest, Message, Tool, ToolCall
 from stoker.types.errors import ErrorKind, StokerError
@@ -119,37 +117,6 @@ def test_any_clean_text(demo_text: TextModel, demo_reference: Any, content: str)
     assume(not any(token.content in content for token in demo_text.vocabulary.added.values()))  # strategies know them
     expected = templated(demo_reference, [{"role": "user", "content": content}])
     assert demo_text.render(user(content)) == expected
-
-
-@pytest.mark.parametrize(
-    ("switch", "kept"), [("clear_thinking", False), ("preserve_thinking", True), ("thinking", None)]
-)
-def test_a_template_that_can_keep_reasoning_does(demo_text: TextModel, switch: str, kept: bool | None) -> None:
-    source = "{{ SWITCH is defined }} {{ SWITCH }} {# tools #}".replace("SWITCH", switch)
-    vocabulary = demo_text.vocabulary
-    model = TextModel(vocabulary, templates={"default": source}, specials={}, eos=(), where="test")
-    assert model.decode(model.render(user("q"))) == f"{kept is not None} {'' if kept is None else kept} "
-    for value in (True, False):
-        request = msgspec.structs.replace(user("q"), template_args={switch: value})
-        assert model.decode(model.render(request)) == f"True {value} "
-
-
-@pytest.mark.parametrize(
-    ("prompt", "state"),
-    [
-        ("<|im_start|>assistant\n", StartState.NONE),
-        ("<|im_start|>assistant\n<think>\n", StartState.REASONING),
-        ("<|im_start|>assistant\n<think>", StartState.REASONING),
-        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", StartState.CONTENT),
-        ("<think>a</think>b<|im_start|>assistant\n", StartState.NONE),
-        ("", StartState.NONE),
-    ],
-)
-def test_the_tail_of_a_prompt_says_what_is_open(
-    demo_text: TextModel, tiny_text: TextModel, prompt: str, state: StartState
-) -> None:
-    for model in (demo_text, tiny_text):  # with tags spelled out, and as tokens
-        assert model.prompt_state(model.encode(prompt)) is state
 
 
 def test_raw_prompts_do_know_special_tokens(demo_text: TextModel) -> None:

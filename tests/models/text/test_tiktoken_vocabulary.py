@@ -15,14 +15,9 @@ from hypothesis import strategies as st
 from shared_data import needs_shared, read_lines
 from text_models import KIMI_FOLDER, kimi_vocabulary
 
-from stoker.models.info import read_info
-from stoker.models.source import ModelError, resolve
-from stoker.models.text.family import Family
-from stoker.models.text.model import TextModel
-from stoker.models.text.parse.format import StartState
+from stoker.models.source import ModelError
 from stoker.models.text.tiktoken_vocabulary import TiktokenVocabulary
 from stoker.models.text.vocabulary import read_vocabulary
-from stoker.types.chat import ChatRequest, Message
 
 pytestmark = needs_shared
 END, THINK = 163586, 163606
@@ -124,23 +119,3 @@ def test_damaged_files_are_told_by_name(tmp_path: Path, file: str, content: byte
     with pytest.raises(ModelError, match=message) as caught:
         TiktokenVocabulary(tmp_path)
     assert str(tmp_path) in str(caught.value)
-
-
-def test_a_folder_with_ranks_is_a_text_model(tmp_path: Path) -> None:
-    """Found by its configuration, told what it must know, and its prompts are those of its family."""
-    for name in ("tiktoken.model", "tokenizer_config.json", "config.json"):
-        shutil.copy(KIMI_FOLDER / name, tmp_path / name)
-    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    files = resolve(str(tmp_path), revision=None, data_dir=tmp_path / "data", progress=lambda stage, fraction: None)
-    info = read_info(files)
-    assert (info.vocab_size, info.eos_ids, info.context) == (163840, (END,), 262144)
-    model = TextModel.load(files)
-    assert model.family is Family.KIMI_K25
-    assert model.eos_ids == {END}
-    ids = model.render(ChatRequest(model="m", messages=(Message(role="user", content="hi <|im_end|>"),)))
-    assert model.decode(ids) == (
-        "<|im_user|>user<|im_middle|>hi <|im_end|><|im_end|><|im_assistant|>assistant<|im_middle|><think>"
-    )
-    assert ids.count(END) == 1
-    assert model.prompt_state(ids) is StartState.REASONING
-    assert model.detokenizer().push([THINK, END]) == "<think>"
