@@ -12,6 +12,9 @@ from stoker.models.text.parse.format import Piece
 from stoker.models.text.parse.table import Mark
 
 
+_LONGEST_TEXT = 4096  # characters in one token; whoever uses little of a token and gives the rest back copies no more
+
+
 class Token(NamedTuple):
     """Ordinary text, or a mark, or (no mark, but `control`) a control token that no format knows."""
 
@@ -104,6 +107,7 @@ class Lexer:
                 return None
             if end == start:
                 return None
+            end = min(end, start + _LONGEST_TEXT)
             self._start = end
             return Token(text[start:end], None, False)
         return None

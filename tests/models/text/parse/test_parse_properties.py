@@ -265,6 +265,7 @@ HOSTILE = {
     "objects": '{"a":',
     "quotes": '"\\',
     "blocks": '<tool_call>{"name": "now"}',
+    "elements": '{"name":"now"}',
     "lists": '<tool_call>[{"name": "now"},',
     "members": "<arg_key>s</arg_key><arg_value>x</tool_call><tool_call>get",
     "unions": "<arg_key>u</arg_key><arg_value>'a'</arg_value>",
@@ -281,7 +282,11 @@ BEGIN = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_time_is_linear(name: str, what: str) -> None:
     """Four times the output takes about four times as long, in one push and letter by letter."""
-    begins = ["", BEGIN.get(FORMATS[name].reader, "<|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>")]
+    begins = [
+        "",
+        "<tool_call>",
+        BEGIN.get(FORMATS[name].reader, "<|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>"),
+    ]
 
     def seconds(size: int, step: int) -> float:
         best = 60.0
@@ -301,10 +306,10 @@ def test_time_is_linear(name: str, what: str) -> None:
         assert large < 9 * max(small, 0.004), (step, small, large)
 
 
-@pytest.mark.parametrize("what", ["angles", "beginnings", "members", "blocks", "headers", "quotes"])
+@pytest.mark.parametrize("what", ["angles", "beginnings", "members", "blocks", "headers", "elements"])
 @pytest.mark.parametrize("name", ["kimi_k25", "glm47", "hermes"])
 def test_a_megabyte_of_marks(name: str, what: str) -> None:
-    text = HOSTILE[what] * (1_000_000 // len(HOSTILE[what]))
+    text = ("<tool_call>" if what == "elements" else "") + HOSTILE[what] * (1_000_000 // len(HOSTILE[what]))
     began = time.process_time()
     parse(make_with_tools(name), [[(text, False)]], "stop")
     assert time.process_time() - began < 20
