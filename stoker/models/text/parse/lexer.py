@@ -11,7 +11,6 @@ from typing import NamedTuple
 from stoker.models.text.parse.format import Piece
 from stoker.models.text.parse.table import Mark
 
-
 _LONGEST_TEXT = 4096  # characters in one token; whoever uses little of a token and gives the rest back copies no more
 
 
