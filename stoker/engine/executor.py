@@ -13,7 +13,7 @@ import torch
 
 from stoker.engine.compiler import Grammars
 from stoker.engine.grammar import Constraint
-from stoker.engine.kv import BatchContext, PagedStore, spans_of
+from stoker.engine.kv import BatchContext, make_store, spans_of
 from stoker.engine.sampler import Allowed, SamplerRow, sample
 from stoker.kernels.attention import Span
 from stoker.models.context import BatchLayout, Graph
@@ -57,7 +57,7 @@ class LocalExecutor:
         self._grammars = grammars
         self._block_size = block_size
         self._device = device
-        self._stores = [PagedStore(spec, num_blocks * block_size, dtype, device) for spec in graph.caches]
+        self._stores = [make_store(spec, num_blocks * block_size, dtype, device) for spec in graph.caches]
         self._sequences: dict[int, _Sequence] = {}
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Where keys and values physically are: one store per layer, and its view of the current batch.
+"""Where the cache physically is: one store per layer, by its kind, and its view of the current batch.
 
 Owns the memory and the reading order; which block belongs to whom is the block pool's business.
 """
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from stoker.kernels.attention import Span, paged_attention
-from stoker.models.context import BatchLayout, CacheSpec
+from stoker.kernels.attention import Span, latent_attention, paged_attention
+from stoker.models.context import BatchLayout, CacheSpec, LatentSpec, PagedSpec
 
 
 class PagedStore:
@@ -22,25 +22,50 @@ class PagedStore:
     Zeroed, never uninitialised, so that no stray NaN can be read.
     """
 
-    def __init__(self, spec: CacheSpec, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: PagedSpec, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (spec.kv_heads, slots, spec.head_dim)
         self.keys = _zeros(shape, dtype, device)
         self.values = _zeros(shape, dtype, device)
 
 
+class LatentStore:
+    """Latents and rotary keys of one layer, [1, slots, rank + rotary]. Zeroed too."""
+
+    def __init__(self, spec: LatentSpec, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.rank = spec.rank
+        self.rows = _zeros((1, slots, spec.rank + spec.rotary), dtype, device)
+
+
+Store = PagedStore | LatentStore
+
+
+def make_store(spec: CacheSpec, slots: int, dtype: torch.dtype, device: torch.device) -> Store:
+    """The memory of one layer that declared `spec`."""
+    if isinstance(spec, PagedSpec):
+        return PagedStore(spec, slots, dtype, device)
+    return LatentStore(spec, slots, dtype, device)
+
+
 class BatchContext:
     """A `ForwardContext`: every layer's store, bound to one batch."""
 
-    def __init__(self, layout: BatchLayout, spans: list[Span], stores: Sequence[PagedStore]) -> None:
+    def __init__(self, layout: BatchLayout, spans: list[Span], stores: Sequence[Store]) -> None:
         self.layout = layout
         self._spans = spans
         self._stores = stores
 
-    def paged(self, layer: int) -> _BoundStore:
-        return _BoundStore(self._stores[layer], self.layout, self._spans)
+    def paged(self, layer: int) -> _BoundPages:
+        store = self._stores[layer]
+        assert isinstance(store, PagedStore)
+        return _BoundPages(store, self.layout, self._spans)
+
+    def latent(self, layer: int) -> _BoundLatents:
+        store = self._stores[layer]
+        assert isinstance(store, LatentStore)
+        return _BoundLatents(store, self.layout, self._spans)
 
 
-class _BoundStore:
+class _BoundPages:
     """A `PagedView`."""
 
     def __init__(self, store: PagedStore, layout: BatchLayout, spans: list[Span]) -> None:
@@ -53,6 +78,20 @@ class _BoundStore:
         store.keys.index_copy_(1, layout.slots, k.transpose(0, 1))
         store.values.index_copy_(1, layout.slots, v.transpose(0, 1))
         return paged_attention(q, store.keys, store.values, self._spans, layout.block_size, scale)
+
+
+class _BoundLatents:
+    """A `LatentView`."""
+
+    def __init__(self, store: LatentStore, layout: BatchLayout, spans: list[Span]) -> None:
+        self._store = store
+        self._layout = layout
+        self._spans = spans
+
+    def attend(self, q: torch.Tensor, row: torch.Tensor, scale: float) -> torch.Tensor:
+        store, layout = self._store, self._layout
+        store.rows.index_copy_(1, layout.slots, row.unsqueeze(0))
+        return latent_attention(q, store.rows, store.rank, self._spans, layout.block_size, scale)
 
 
 def spans_of(tables: np.ndarray, layout: BatchLayout) -> list[Span]:

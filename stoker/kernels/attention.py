@@ -39,12 +39,23 @@ def paged_attention(
         queries = grouped.unsqueeze(3).unbind(0)
     else:
         queries = [grouped[span.begin : span.end].permute(1, 2, 0, 3) for span in spans]
-    outputs = [
-        _attend_causally(query, _read(keys, span, block_size, group), _read(values, span, block_size, group), scale)
-        for query, span in zip(queries, spans, strict=True)
-    ]
+    outputs: list[torch.Tensor] = []
+    for query, span in zip(queries, spans, strict=True):
+        k = _read(keys, span, block_size, group)
+        v = k if values is keys else _read(values, span, block_size, group)
+        outputs.append(_attend_causally(query, k, v, scale))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined.view(tokens, heads, size)
+
+
+def latent_attention(
+    q: torch.Tensor, rows: torch.Tensor, rank: int, spans: list[Span], block_size: int, scale: float
+) -> torch.Tensor:
+    """q [T, heads, size], rows [1, slots, size] whose first `rank` values are the values -> [T, heads, rank].
+
+    The rest of a row is weighed too and cut off: an eighth of the work at the usual sizes, for one dense read.
+    """
+    return paged_attention(q, rows, rows, spans, block_size, scale)[..., :rank]
 
 
 def _read(store: torch.Tensor, span: Span, block_size: int, group: int) -> torch.Tensor:

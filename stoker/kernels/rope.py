@@ -1,25 +1,46 @@
-"""Rotary position embedding (Su et al., 2021) in the half-split layout: dimension i turns with i + head_dim / 2."""
+"""Rotary position embedding (Su et al., 2021), over all or the first dimensions of a head, in either of its layouts.
+
+Half-split: dimension i turns with i + rotary / 2. Paired: dimension 2 i turns with 2 i + 1.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 
 
-def rotations(
-    positions: torch.Tensor, frequencies: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """positions [T], frequencies [head_dim / 2] float32 in radians per position -> (cos, sin), both [T, 1, head_dim].
+class Turns(NamedTuple):
+    """What `rotate` does at T positions: cos and sin [T, 1, rotary], signed and laid out for the layout."""
 
-    The first half of sin is negated, which is what `rotate` wants. Angles are taken in float32, whatever the dtype.
-    """
+    cos: torch.Tensor
+    sin: torch.Tensor
+    paired: bool
+
+
+def turns(
+    positions: torch.Tensor,
+    frequencies: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    paired: bool = False,
+    magnitude: float = 1.0,
+) -> Turns:
+    """positions [T], frequencies [rotary / 2] float32 in radians per position. What is rotated is also scaled by
+    `magnitude`. Angles are taken in float32, whatever the dtype."""
     angles = positions.to(torch.float32)[:, None] * frequencies
-    cos, sin = angles.cos(), angles.sin()
-    return (
-        torch.cat((cos, cos), dim=-1).unsqueeze(1).to(dtype),
-        torch.cat((-sin, sin), dim=-1).unsqueeze(1).to(dtype),
-    )
+    cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
+    if paired:
+        both = torch.stack((cos, cos), dim=-1).flatten(-2), torch.stack((-sin, sin), dim=-1).flatten(-2)
+    else:
+        both = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+    return Turns(both[0].unsqueeze(1).to(dtype), both[1].unsqueeze(1).to(dtype), paired)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [T, heads, head_dim] turned by its positions' angles."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+def rotate(x: torch.Tensor, turns: Turns) -> torch.Tensor:
+    """x [T, heads, size], its first `rotary` dimensions turned by their positions' angles."""
+    rotary = turns.cos.shape[-1]
+    if rotary < x.shape[-1]:
+        return torch.cat((rotate(x[..., :rotary], turns), x[..., rotary:]), dim=-1)
+    partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if turns.paired else x.roll(rotary // 2, dims=-1)
+    return torch.addcmul(x * turns.cos, partner, turns.sin)

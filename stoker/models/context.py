@@ -24,7 +24,18 @@ class PagedSpec(msgspec.Struct, frozen=True, kw_only=True, tag="paged"):
         return 2 * self.kv_heads * self.head_dim * element_size
 
 
-CacheSpec = PagedSpec  # grows into a union: latent (MLA), latent + index (DSA), recurrent (KDA)
+class LatentSpec(msgspec.Struct, frozen=True, kw_only=True, tag="latent"):
+    """A layer that keeps one vector per token for all its heads (MLA): a latent of `rank` values, which is key and
+    value at once, and a rotary key of `rotary`."""
+
+    rank: int
+    rotary: int
+
+    def bytes_per_token(self, element_size: int) -> int:
+        return (self.rank + self.rotary) * element_size
+
+
+CacheSpec = PagedSpec | LatentSpec
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,15 @@ class PagedView(Protocol):
         ...
 
 
+class LatentView(Protocol):
+    """One layer's latent cache, bound to the current batch."""
+
+    def attend(self, q: torch.Tensor, row: torch.Tensor, scale: float) -> torch.Tensor:
+        """Write row [T, rank + rotary] to the batch's slots, then attend causally over each sequence's whole context:
+        scores from all of a row, results from its latent. q [T, heads, rank + rotary] -> [T, heads, rank]."""
+        ...
+
+
 class ForwardContext(Protocol):
     """All a graph may use beside its own weights."""
 
@@ -63,6 +83,10 @@ class ForwardContext(Protocol):
 
     def paged(self, layer: int) -> PagedView:
         """The cache of `layer`, which must have declared a `PagedSpec`."""
+        ...
+
+    def latent(self, layer: int) -> LatentView:
+        """The cache of `layer`, which must have declared a `LatentSpec`."""
         ...
 
 

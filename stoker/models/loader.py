@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from stoker.models.context import Graph
-from stoker.models.graphs.llama import LlamaGraph, parse_config
+from stoker.models.graphs import deepseek, llama
 from stoker.models.source import ModelError, ModelFiles, read_json
 from stoker.models.weights.checkpoint import Checkpoint, Source
 from stoker.models.weights.gguf import GGUFSource
 from stoker.models.weights.quantization import QuantizedSource, take_scheme
 from stoker.models.weights.safetensors import SafetensorsSource
+
+FAMILIES: dict[str, Callable[[Mapping[str, Any], Checkpoint], Graph]] = {
+    "deepseek_v3": deepseek.build,
+    "kimi_k2": deepseek.build,
+    "llama": llama.build,
+}
+"""What builds the graph of a configuration, by its model_type."""
+
+_WITH_VISION = {"kimi_k25": ("language_model.", r"(vision_tower|mm_projector)\..*")}
+"""Models whose language model is their `text_config`: the prefix of its tensors, and the tensors of the rest, which is
+left out: they take text only."""
 
 
 def load_graph(
@@ -23,14 +34,34 @@ def load_graph(
     """Reads configuration and weights; `progress` is told (stage, fraction 0..1). Raises ModelError."""
     if files.gguf is not None:
         source = GGUFSource(Path(files.gguf))
-        config = source.config()
-    else:
-        path = Path(files.root) / "config.json"
-        config = read_json(path)
-        if config.get("model_type") != "llama":
-            raise ModelError(f"{path}: model_type {config.get('model_type')!r} is not supported yet, only llama")
-        source = open_folder(Path(files.root), config)
-    return LlamaGraph(parse_config(config, source.where), Checkpoint(source, dtype, device, progress))
+        return build_graph(source.config(), source, dtype=dtype, device=device, progress=progress)
+    config = read_json(Path(files.root) / "config.json")
+    source = open_folder(Path(files.root), config)
+    return build_graph(config, source, dtype=dtype, device=device, progress=progress)
+
+
+def build_graph(
+    config: Mapping[str, Any],
+    source: Source,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Callable[[str, float], None],
+) -> Graph:
+    """The graph that a config.json describes, with the weights of `source`. Raises ModelError if the configuration is
+    not supported, or the weights do not fit it."""
+    kind, prefix, rest = config.get("model_type"), "", None
+    if kind in _WITH_VISION:
+        prefix, rest = _WITH_VISION[kind]
+        config = config.get("text_config") or {}
+        kind = config.get("model_type")
+    if kind not in FAMILIES:
+        known = ", ".join(sorted({*FAMILIES, *_WITH_VISION}))
+        raise ModelError(f"{source.where}: model_type {kind!r} is not supported; supported are {known}")
+    weights = Checkpoint(source, dtype, device, progress, prefix)
+    if rest is not None:
+        weights.ignore(rest)
+    return FAMILIES[kind](config, weights)
 
 
 def open_folder(root: Path, config: dict[str, Any]) -> Source:

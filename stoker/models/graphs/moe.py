@@ -9,6 +9,7 @@ import torch
 from stoker.kernels.experts import ExpertWeights, mix_experts
 from stoker.kernels.router import Routing, route
 from stoker.models.graphs.mlp import GatedMLP
+from stoker.models.source import ModelError
 from stoker.models.weights.checkpoint import Checkpoint
 
 
@@ -21,6 +22,17 @@ class Mixture:
     routing: Routing
     corrected: bool
     shared_inner: int = 0
+
+    def check(self, where: str) -> None:
+        """Raises ModelError if so many experts cannot be chosen in this way."""
+        rule, size = self.routing, self.experts // self.routing.groups
+        if rule.top_k > rule.kept_groups * size or self.experts % rule.groups or rule.kept_groups > rule.groups:
+            raise ModelError(
+                f"{where}: {rule.top_k} of {self.experts} experts within {rule.kept_groups} of {rule.groups} groups: "
+                "the groups must be equal, and hold enough experts"
+            )
+        if rule.kept_groups < rule.groups and size < 2:
+            raise ModelError(f"{where}: groups of one expert are not supported, a group is scored by its two best")
 
 
 @dataclass(frozen=True, slots=True)

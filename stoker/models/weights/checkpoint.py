@@ -52,30 +52,42 @@ class Source(Protocol):
 
 
 class Checkpoint:
-    """Gives each tensor of `source` once, in `dtype` on `device`, and reports progress as (stage, fraction)."""
+    """Gives each tensor of `source` once, in `dtype` on `device`, and reports progress as (stage, fraction).
+
+    Names are those below `prefix`: where a language model is one part of a larger one, it is stored under one.
+    """
 
     def __init__(
-        self, source: Source, dtype: torch.dtype, device: torch.device, progress: Callable[[str, float], None]
+        self,
+        source: Source,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Callable[[str, float], None],
+        prefix: str = "",
     ) -> None:
         self.dtype = dtype
         self.device = device
+        self._prefix = prefix
         self._source = source
         self._progress = progress
         self._left = set(source.names)
 
+    @property
+    def where(self) -> str:
+        """Names the checkpoint in messages."""
+        return self._source.where
+
     def __contains__(self, name: str) -> bool:
-        return name in self._source.names
+        return self._prefix + name in self._source.names
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor as it is stored, in another dtype than the checkpoint's if asked."""
-        self._claim(name, shape)
-        return self._source.dense(name, dtype or self.dtype).to(self.device)
+        stored = self._claim(name, shape)
+        return self._source.dense(stored, dtype or self.dtype).to(self.device)
 
     def linear(self, names: Sequence[str], rows: Sequence[int], columns: int, *, bias: bool = False) -> Weight:
         """The matrices `name.weight` [rows_i, columns] one above another as one weight, with their biases."""
-        for name, count in zip(names, rows, strict=True):
-            self._claim(f"{name}.weight", (count, columns))
-        weights = [f"{name}.weight" for name in names]
+        weights = [self._claim(f"{name}.weight", (count, columns)) for name, count in zip(names, rows, strict=True)]
         biases = [self.tensor(f"{n}.bias", (count,)) for n, count in zip(names, rows, strict=True)] if bias else []
         joined_bias = _joined(biases) if bias else None
         parts = [part for part in map(self._source.quantized, weights) if part is not None]
@@ -89,7 +101,8 @@ class Checkpoint:
         return ExpertWeights(tuple(self.linear(expert, rows, columns) for expert in names))
 
     def ignore(self, pattern: str) -> None:
-        """Tensors that this graph leaves out on purpose: those whose whole name matches the regular expression."""
+        """Tensors that this graph leaves out on purpose: those whose name in the file matches the regular expression
+        as a whole."""
         known = re.compile(pattern)
         self._left = {name for name in self._left if not known.fullmatch(name)}
 
@@ -102,7 +115,9 @@ class Checkpoint:
                 "the configuration does not describe these weights"
             )
 
-    def _claim(self, name: str, shape: tuple[int, ...]) -> None:
+    def _claim(self, name: str, shape: tuple[int, ...]) -> str:
+        """The stored name of a tensor that must be there in this shape."""
+        name = self._prefix + name
         if name not in self._source.names:
             raise ModelError(f"{self._source.where} lacks the tensor {name}")
         found = self._source.shape(name)
@@ -112,6 +127,7 @@ class Checkpoint:
             )
         self._left.discard(name)
         self._progress("loading weights", 1 - len(self._left) / len(self._source.names))
+        return name
 
     def _int4(self, names: list[str], rows: int, columns: int) -> Int4 | None:
         if self.dtype != torch.bfloat16 or self.device.type != "cpu" or not Int4.fits(rows, columns):

@@ -13,8 +13,8 @@ from transformers import LlamaConfig as ReferenceConfig
 from transformers import LlamaForCausalLM
 
 from stoker.kernels.attention import attend_plain
-from stoker.models.context import BatchLayout
-from stoker.models.graphs.llama import LlamaGraph, parse_config
+from stoker.models.context import BatchLayout, Graph
+from stoker.models.graphs.llama import build, parse_config
 from stoker.models.loader import load_graph
 from stoker.models.source import ModelError, ModelFiles
 from stoker.models.weights.checkpoint import Checkpoint
@@ -57,7 +57,7 @@ class OnePrompt:
         return out[0].transpose(0, 1)
 
 
-def all_logits(graph: LlamaGraph, ids: torch.Tensor) -> torch.Tensor:
+def all_logits(graph: Graph, ids: torch.Tensor) -> torch.Tensor:
     return graph.logits(graph.forward(ids, OnePrompt(len(ids))))
 
 
@@ -136,7 +136,9 @@ def test_a_model_that_stores_its_tied_head_loads(saved: Callable[..., LlamaForCa
         ({"sliding_window": 128}, "sliding_window"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0, "factor": 4.0}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1.0, "factor": 4.0}}, "longrope"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "beta": 1.0}}, "beta"),
+        ({"rope_parameters": {"rope_type": "default", "factor": 4.0}}, "default"),
         ({"pretraining_tp": 2}, "pretraining_tp"),
         ({"num_experts": 8}, "num_experts"),
         ({"num_attention_heads": 5, "head_dim": 8}, "5 heads"),
@@ -161,8 +163,8 @@ def test_progress_reaches_one_and_never_falls(saved: Callable[..., LlamaForCausa
     saved()
     told: list[float] = []
     source = SafetensorsSource(tmp_path)
-    config = parse_config(json.loads((tmp_path / "config.json").read_text()), "test")
-    LlamaGraph(config, Checkpoint(source, torch.float32, CPU, lambda stage, fraction: told.append(fraction)))
+    config = json.loads((tmp_path / "config.json").read_text())
+    build(config, Checkpoint(source, torch.float32, CPU, lambda stage, fraction: told.append(fraction)))
     assert told == sorted(told)
     assert told[-1] == 1.0
 

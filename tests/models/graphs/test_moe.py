@@ -38,6 +38,9 @@ class Tensors:
     def codes(self, name: str) -> Codes | None:
         return None
 
+    def quantized(self, name: str) -> None:
+        return None
+
 
 @pytest.fixture
 def reference() -> DeepseekV3MoE:
