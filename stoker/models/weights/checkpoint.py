@@ -16,6 +16,7 @@ from stoker.kernels.experts import ExpertWeights
 from stoker.kernels.linear import Int4, Weight
 from stoker.kernels.quantized import Quantized
 from stoker.models.source import ModelError
+from stoker.models.weights.meter import LoadMeter
 
 
 class Codes(NamedTuple):
@@ -37,6 +38,14 @@ class Source(Protocol):
     def names(self) -> frozenset[str]: ...
 
     def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def size(self, name: str) -> int:
+        """Bytes that the tensor takes on disk."""
+        ...
+
+    def fetch(self, name: str, idle: Callable[[], None]) -> None:
+        """Returns when the tensor's bytes are at hand; `idle` is called now and then while that lasts."""
+        ...
 
     def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """The values on the CPU, of `shape(name)`. Raises ModelError for a storage type it cannot read."""
@@ -69,7 +78,7 @@ class Checkpoint:
         self.device = device
         self._prefix = prefix
         self._source = source
-        self._progress = progress
+        self._meter = LoadMeter(sum(map(source.size, source.names)), progress)
         self._left = set(source.names)
 
     @property
@@ -104,7 +113,9 @@ class Checkpoint:
         """Tensors that this graph leaves out on purpose: those whose name in the file matches the regular expression
         as a whole."""
         known = re.compile(pattern)
-        self._left = {name for name in self._left if not known.fullmatch(name)}
+        left_out = {name for name in self._left if known.fullmatch(name)}
+        self._left -= left_out
+        self._meter.skip(sum(map(self._source.size, left_out)))
 
     def finish(self) -> None:
         """Raises ModelError if tensors are left that nothing asked for."""
@@ -114,6 +125,7 @@ class Checkpoint:
                 f"{self._source.where} holds {len(self._left)} tensors that this model's graph does not use ({some}): "
                 "the configuration does not describe these weights"
             )
+        self._meter.finish()
 
     def _claim(self, name: str, shape: tuple[int, ...]) -> str:
         """The stored name of a tensor that must be there in this shape."""
@@ -125,8 +137,10 @@ class Checkpoint:
             raise ModelError(
                 f"{self._source.where}: the tensor {name} has shape {list(found)}, the configuration says {list(shape)}"
             )
-        self._left.discard(name)
-        self._progress("loading weights", 1 - len(self._left) / len(self._source.names))
+        if name in self._left:
+            self._left.remove(name)
+            self._source.fetch(name, self._meter.tell)
+            self._meter.add(self._source.size(name))
         return name
 
     def _int4(self, names: list[str], rows: int, columns: int) -> Int4 | None:

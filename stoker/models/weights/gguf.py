@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ class GGUFSource:
         self.where = str(path)
         self.metadata, stored = read_metadata(path)
         self._tensors = {_hf_name(name): info for name, info in stored.items()}
+        self.names = frozenset(self._tensors)
         with path.open("rb") as file:
             # private and writable, because torch warns of read-only memory; nothing writes
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -70,12 +72,16 @@ class GGUFSource:
             ),
         }
 
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self._tensors)
-
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
+
+    def size(self, name: str) -> int:
+        info = self._tensors[name]
+        storage = self._storage(name)
+        return info.elements // storage.elements * storage.bytes
+
+    def fetch(self, name: str, idle: Callable[[], None]) -> None:
+        """Nothing: one file is decoded about as slowly as page faults bring it in."""
 
     def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         raw, storage = self._rows(name)
@@ -122,16 +128,21 @@ class GGUFSource:
             config["rope_scaling"] = {"rope_type": scaling["type"], "factor": scaling.get("factor")}
         return config
 
+    def _storage(self, name: str) -> Storage:
+        storage = STORAGE.get(self._tensors[name].type)
+        if storage is None:
+            known = ", ".join(kind.name for kind in STORAGE.values())
+            kind = self._tensors[name].type
+            raise ModelError(f"{self.where}: the tensor {name} has ggml type {kind}; supported are {known}")
+        return storage
+
     def _rows(self, name: str) -> tuple[torch.Tensor, Storage]:
         """The stored bytes [rows, row bytes] of a tensor, q and k rows in Hugging Face order."""
         info = self._tensors[name]
-        storage = STORAGE.get(info.type)
-        if storage is None:
-            known = ", ".join(kind.name for kind in STORAGE.values())
-            raise ModelError(f"{self.where}: the tensor {name} has ggml type {info.type}; supported are {known}")
+        storage = self._storage(name)
         if info.shape[-1] % storage.elements:
             raise ModelError(f"{self.where}: the rows of {name} are not whole {storage.name} blocks")
-        size = info.elements // storage.elements * storage.bytes
+        size = self.size(name)
         if info.offset + size > len(self._map):
             raise ModelError(f"{self.where} ends inside the tensor {name}: it is truncated, fetch it again")
         raw = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=info.offset)

@@ -7,6 +7,7 @@ code does, and those names differ from the tensors'. What a scheme does not cove
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -141,6 +142,13 @@ class QuantizedSource:
         stored = self._source.shape(base + self._scheme.numbers)
         return (*stored[:-1], stored[-1] * self._scheme.packed) if stored else stored
 
+    def size(self, name: str) -> int:
+        return sum(map(self._source.size, self._parts(name)))
+
+    def fetch(self, name: str, idle: Callable[[], None]) -> None:
+        for part in self._parts(name):
+            self._source.fetch(part, idle)
+
     def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         matrix = self.quantized(name)
         return self._source.dense(name, dtype) if matrix is None else matrix.dense(dtype)
@@ -170,6 +178,11 @@ class QuantizedSource:
             raise ModelError(f"{self.where}: {shape[1]} columns of {name} are not whole groups of {scheme.group[1]}")
         self._check_shape(base, shape)
         return scheme.matrix(numbers, scales)
+
+    def _parts(self, name: str) -> list[str]:
+        base = self._base(name)
+        ends = (self._scheme.numbers, self._scheme.scales, self._scheme.shape)
+        return [name] if base is None else [base + end for end in ends if end and base + end in self._source.names]
 
     def _base(self, name: str) -> str | None:
         base = name.removesuffix(".weight")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from safetensors import SafetensorError, safe_open
 from stoker.kernels.quantized import Quantized
 from stoker.models.source import ModelError, shard_names
 from stoker.models.weights.checkpoint import Codes
+from stoker.models.weights.header import read_folder
+from stoker.models.weights.readahead import ReadAhead
 
 _READABLE = {"F64", "F32", "F16", "BF16"}
 
@@ -20,36 +23,41 @@ class SafetensorsSource:
 
     def __init__(self, root: Path) -> None:
         self.where = str(root)
-        self._files: dict[str, Any] = {}
-        for shard in shard_names(root):
+        self._tensors = read_folder(root)
+        self.names = frozenset(self._tensors)
+        self._files: dict[Path, Any] = {}
+        for file in (root / name for name in shard_names(root)):
             try:
-                file = safe_open(root / shard, framework="pt")
+                self._files[file] = safe_open(file, framework="pt")
             except (OSError, SafetensorError) as error:
-                raise ModelError(
-                    f"cannot read {root / shard} ({error}): it may be truncated, fetch it again"
-                ) from error
-            self._files.update(dict.fromkeys(file.keys(), file))
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self._files)
+                raise ModelError(f"cannot read {file} ({error}): it may be truncated, fetch it again") from error
+        self._ahead = ReadAhead(list(self._files))
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(name).get_shape())
+        return self._tensors[name].shape
+
+    def size(self, name: str) -> int:
+        return self._tensors[name].end - self._tensors[name].begin
+
+    def fetch(self, name: str, idle: Callable[[], None]) -> None:
+        stored = self._tensors[name]
+        try:
+            self._ahead.need(stored.file, stored.begin, stored.end, idle)
+        except OSError as error:
+            raise ModelError(f"cannot read {stored.file}: {error.strerror}") from error
 
     def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        file = self._files[name]
-        stored = file.get_slice(name).get_dtype()
-        if stored not in _READABLE:
+        kind = self._tensors[name].dtype
+        if kind not in _READABLE:
             raise ModelError(
-                f"{self.where}: the tensor {name} is stored as {stored}, which needs a quantization_config "
+                f"{self.where}: the tensor {name} is stored as {kind}, which needs a quantization_config "
                 "in config.json that says what it means"
             )
-        return file.get_tensor(name).to(dtype)
+        return self.stored(name).to(dtype)
 
     def stored(self, name: str) -> torch.Tensor:
         """The tensor as it is in the file, memory-mapped."""
-        return self._files[name].get_tensor(name)
+        return self._files[self._tensors[name].file].get_tensor(name)
 
     def codes(self, name: str) -> Codes | None:
         return None

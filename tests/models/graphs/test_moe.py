@@ -32,6 +32,12 @@ class Tensors:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.tensors[name].shape)
 
+    def size(self, name: str) -> int:
+        return self.tensors[name].nbytes
+
+    def fetch(self, name: str, idle: object) -> None:
+        return None
+
     def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         return self.tensors[name].to(dtype)
 
