@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stoker.models.context import Graph
-from stoker.models.graphs import deepseek, llama
+from stoker.models.graphs import deepseek, glm4, glm4_moe, llama, qwen3
 from stoker.models.source import ModelError, ModelFiles, read_json
 from stoker.models.weights.checkpoint import Checkpoint, Source
 from stoker.models.weights.gguf import GGUFSource
@@ -18,8 +18,13 @@ from stoker.models.weights.safetensors import SafetensorsSource
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any], Checkpoint], Graph]] = {
     "deepseek_v3": deepseek.build,
+    "glm4": glm4.build,
+    "glm4_moe": glm4_moe.build,
+    "glm4_moe_lite": deepseek.build,
     "kimi_k2": deepseek.build,
     "llama": llama.build,
+    "qwen3": qwen3.build,
+    "qwen3_moe": qwen3.build,
 }
 """What builds the graph of a configuration, by its model_type."""
 

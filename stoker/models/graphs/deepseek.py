@@ -8,26 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import msgspec
-
-from stoker.kernels.router import Routing
 from stoker.models.graphs import config as configuration
 from stoker.models.graphs.decoder import Block, Decoder, FeedForward, ignore_drafts
 from stoker.models.graphs.mla import LatentAttention, LatentShape
 from stoker.models.graphs.mlp import GatedMLP
-from stoker.models.graphs.moe import Mixture, MoE
+from stoker.models.graphs.moe import CorrectedExperts, MoE
 from stoker.models.graphs.rotary import Rotary, Scaling, frequencies, magnitude, softmax_factor
 from stoker.models.source import ModelError
 from stoker.models.weights.checkpoint import Checkpoint
 
 
-class DeepseekConfig(msgspec.Struct, frozen=True, kw_only=True):
+class DeepseekConfig(CorrectedExperts, frozen=True, kw_only=True):
     """What of config.json decides the computation."""
 
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    moe_intermediate_size: int
     num_hidden_layers: int
     num_attention_heads: int
     q_lora_rank: int | None
@@ -35,13 +31,6 @@ class DeepseekConfig(msgspec.Struct, frozen=True, kw_only=True):
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
-    n_routed_experts: int
-    n_shared_experts: int
-    num_experts_per_tok: int
-    n_group: int
-    topk_group: int
-    norm_topk_prob: bool
-    routed_scaling_factor: float
     mlp_layer_types: tuple[Literal["dense", "sparse"], ...]
     rms_norm_eps: float
     rope_theta: float
@@ -63,24 +52,6 @@ class DeepseekConfig(msgspec.Struct, frozen=True, kw_only=True):
             bias=self.attention_bias,
             epsilon=self.rms_norm_eps,
             scale=(self.qk_nope_head_dim + self.qk_rope_head_dim) ** -0.5 * softmax_factor(self.rope_scaling),
-        )
-
-    @property
-    def mixture(self) -> Mixture:
-        routing = Routing(
-            scoring="sigmoid",
-            top_k=self.num_experts_per_tok,
-            normalise=self.norm_topk_prob,
-            scale=self.routed_scaling_factor,
-            groups=self.n_group,
-            kept_groups=self.topk_group,
-        )
-        return Mixture(
-            experts=self.n_routed_experts,
-            inner=self.moe_intermediate_size,
-            routing=routing,
-            corrected=True,
-            shared_inner=self.moe_intermediate_size * self.n_shared_experts,
         )
 
 

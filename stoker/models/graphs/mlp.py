@@ -20,11 +20,12 @@ class GatedMLP:
 
     @classmethod
     def load(cls, weights: Checkpoint, name: str, hidden: int, inner: int, *, bias: bool = False) -> GatedMLP:
-        """The tensors below `name`."""
-        return cls(
-            weights.linear([f"{name}.gate_proj", f"{name}.up_proj"], [inner, inner], hidden, bias=bias),
-            weights.linear([f"{name}.down_proj"], [hidden], inner, bias=bias),
-        )
+        """The tensors below `name`; some writers store gate and up as one already."""
+        if f"{name}.gate_up_proj.weight" in weights:
+            gate_up = weights.linear([f"{name}.gate_up_proj"], [2 * inner], hidden, bias=bias)
+        else:
+            gate_up = weights.linear([f"{name}.gate_proj", f"{name}.up_proj"], [inner, inner], hidden, bias=bias)
+        return cls(gate_up, weights.linear([f"{name}.down_proj"], [hidden], inner, bias=bias))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from stoker.kernels.experts import ExpertWeights, mix_experts
@@ -33,6 +34,37 @@ class Mixture:
             )
         if rule.kept_groups < rule.groups and size < 2:
             raise ModelError(f"{where}: groups of one expert are not supported, a group is scored by its two best")
+
+
+class CorrectedExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a configuration that the models routed in DeepseekV3's way share: sigmoid scores, whose choice a
+    stored correction evens out."""
+
+    moe_intermediate_size: int
+    n_routed_experts: int
+    n_shared_experts: int
+    num_experts_per_tok: int
+    n_group: int
+    topk_group: int
+    norm_topk_prob: bool
+    routed_scaling_factor: float
+
+    @property
+    def mixture(self) -> Mixture:
+        return Mixture(
+            experts=self.n_routed_experts,
+            inner=self.moe_intermediate_size,
+            routing=Routing(
+                scoring="sigmoid",
+                top_k=self.num_experts_per_tok,
+                normalise=self.norm_topk_prob,
+                scale=self.routed_scaling_factor,
+                groups=self.n_group,
+                kept_groups=self.topk_group,
+            ),
+            corrected=True,
+            shared_inner=self.moe_intermediate_size * self.n_shared_experts,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Latent attention with experts against transformers: Kimi K2, K2.5's language model."""
+"""Latent attention with experts against transformers: Kimi K2, K2.5's language model, GLM-4.7-Flash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from parity_rig import CPU, SITUATIONS, Reference, Rig, randomise, save_and_load
 from safetensors.torch import load_file, save_file
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+from transformers import DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM
 
 from stoker.engine.executor import kv_bytes_per_token
 from stoker.models.context import Graph
@@ -74,12 +74,20 @@ CASES: dict[str, dict[str, Any]] = {
         "v_head_dim": 24,
     },
 }
+FLASH: dict[str, Any] = {
+    "v_head_dim": 24,
+    "num_experts_per_tok": 2,
+    "routed_scaling_factor": 1.8,
+    "first_k_dense_replace": None,
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+}
 
 
-def reference_model(**changes: Any) -> DeepseekV3ForCausalLM:
+def reference_model(kind: Any = DeepseekV3ForCausalLM, **changes: Any) -> Any:
     """Its latent norms take the configuration's epsilon, and latents are small enough for that to matter."""
-    config = DeepseekV3Config(**{**KIMI, **changes})
-    model = DeepseekV3ForCausalLM(config)
+    config = kind.config_class(**{**KIMI, **changes})
+    model = kind(config)
     randomise(model)
     for name, module in model.named_modules():
         if name.endswith(("q_a_layernorm", "kv_a_layernorm")):
@@ -89,9 +97,11 @@ def reference_model(**changes: Any) -> DeepseekV3ForCausalLM:
     return model
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=[*CASES, "GLM-4.7-Flash"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Graph]:
-    return save_and_load(reference_model(**CASES[request.param]), tmp_path_factory.mktemp("deepseek"))
+    case = request.param
+    model = reference_model(**CASES[case]) if case in CASES else reference_model(Glm4MoeLiteForCausalLM, **FLASH)
+    return save_and_load(model, tmp_path_factory.mktemp("deepseek"))
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
