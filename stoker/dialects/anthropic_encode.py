@@ -9,8 +9,7 @@ import msgspec
 
 from stoker.dialects.anthropic_errors import encode_error
 from stoker.dialects.blocks import Block, Blocks, Change
-from stoker.dialects.encoder import JSON, Head
-from stoker.dialects.openai_common import finish_name
+from stoker.dialects.encoder import JSON, Head, finish_name
 from stoker.types.chat import Begun, ChatRequest, ChoiceDone, Done, Event
 from stoker.types.errors import StokerError
 from stoker.types.usage import Usage

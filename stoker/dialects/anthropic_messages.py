@@ -7,8 +7,8 @@ import json
 
 from stoker.dialects.anthropic_turns import read_turns
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject
-from stoker.dialects.openai_common import MAX_STOP_CHARS, MAX_STOPS, read_max_tokens, read_sampling
 from stoker.dialects.output_format import read_format
+from stoker.dialects.sampling import MAX_STOP_CHARS, MAX_STOPS, read_max_tokens, read_sampling
 from stoker.dialects.thinking import read_thinking
 from stoker.dialects.tools import MAX_TOOLS, check_tool_choice, read_function
 from stoker.types.chat import ChatRequest, Tool, ToolChoice

@@ -7,10 +7,17 @@ from typing import Protocol
 
 import msgspec
 
-from stoker.types.chat import Event
+from stoker.types.chat import Event, FinishReason
 from stoker.types.errors import StokerError
 
 JSON = msgspec.json.Encoder()
+
+
+def finish_name(reason: FinishReason) -> str:
+    """Why a choice ended. Choices that failed never get here: their request does."""
+    if reason in ("abort", "error"):
+        raise ValueError(f"a choice that ended by {reason} has no finish_reason")
+    return reason
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,18 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, unsupported, wrong_type
-from stoker.dialects.openai_common import (
-    MAX_CHOICES,
-    read_lane,
-    read_logprob_count,
-    read_max_tokens,
-    read_sampling,
-    read_session,
-    read_stop,
-    read_stream,
-    refuse_unsupported,
-)
+from stoker.dialects.openai_common import MAX_CHOICES, read_lane, read_session, read_stream, refuse_unsupported
 from stoker.dialects.output_format import read_response_format
+from stoker.dialects.sampling import read_logprob_count, read_max_tokens, read_sampling, read_stop
 from stoker.dialects.thinking import read_thinking
 from stoker.dialects.tools import MAX_TOOLS, check_tool_choice, read_function, read_tool_choice
 from stoker.types.chat import ChatRequest, Message, Role, Tool, ToolCall

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 
 from stoker.dialects.blocks import Blocks
-from stoker.dialects.encoder import JSON, Head
-from stoker.dialects.openai_common import UsageJson, finish_name
+from stoker.dialects.encoder import JSON, Head, finish_name
+from stoker.dialects.openai_common import UsageJson
 from stoker.dialects.openai_errors import encode_error
 from stoker.types.chat import (
     Begun,

@@ -7,24 +7,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stoker.dialects.encoder import JSON, Head
+from stoker.dialects.encoder import JSON, Head, finish_name
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, unsupported, wrong_type
 from stoker.dialects.openai_common import (
     MAX_CHOICES,
     UsageJson,
     choices_error,
-    finish_name,
     read_lane,
-    read_logprob_count,
-    read_max_tokens,
-    read_sampling,
     read_session,
-    read_stop,
     read_stream,
-    read_token_ids,
     refuse_unsupported,
 )
 from stoker.dialects.openai_errors import encode_error
+from stoker.dialects.sampling import read_logprob_count, read_max_tokens, read_sampling, read_stop, read_token_ids
 from stoker.types.chat import Begun, ChoiceDone, CompletionRequest, Done, Event, TextDelta, TokenLogprob
 from stoker.types.errors import StokerError, invalid
 from stoker.types.usage import Usage

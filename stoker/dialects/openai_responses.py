@@ -8,16 +8,10 @@ from typing import Any
 import msgspec
 
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, wrong_type
-from stoker.dialects.openai_common import (
-    read_lane,
-    read_max_tokens,
-    read_sampling,
-    read_session,
-    read_stream,
-    refuse_unsupported,
-)
+from stoker.dialects.openai_common import read_lane, read_session, read_stream, refuse_unsupported
 from stoker.dialects.openai_responses_input import read_input
 from stoker.dialects.output_format import read_format
+from stoker.dialects.sampling import read_max_tokens, read_sampling
 from stoker.dialects.thinking import read_thinking
 from stoker.dialects.tools import MAX_TOOLS, check_tool_choice, read_function, read_tool_choice
 from stoker.types.chat import ChatRequest, Message, Tool

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from stoker.dialects.blocks import Block, Blocks, Change
-from stoker.dialects.encoder import JSON, Head
-from stoker.dialects.openai_common import finish_name
+from stoker.dialects.encoder import JSON, Head, finish_name
 from stoker.dialects.openai_responses import ResponsesRequest
 from stoker.dialects.openai_responses_input import seal
 from stoker.types.chat import Begun, ChoiceDone, Done, Event

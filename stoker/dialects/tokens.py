@@ -6,8 +6,8 @@ import msgspec
 
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject
 from stoker.dialects.openai_chat import read_messages, read_tools
-from stoker.dialects.openai_common import read_token_ids
 from stoker.dialects.openai_completions import MAX_PROMPT_IDS
+from stoker.dialects.sampling import read_token_ids
 from stoker.dialects.thinking import read_thinking
 from stoker.types.chat import ChatRequest, CompletionRequest
 

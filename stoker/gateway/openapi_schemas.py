@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.dialects.openai_chat import MAX_MESSAGES
-from stoker.dialects.openai_common import (
-    MAX_BIASES,
-    MAX_CHOICES,
-    MAX_STOP_CHARS,
-    MAX_STOP_IDS,
-    MAX_STOPS,
-    MAX_TOP_K,
-)
+from stoker.dialects.openai_common import MAX_CHOICES
 from stoker.dialects.openai_responses_input import MAX_ITEMS
+from stoker.dialects.sampling import MAX_BIASES, MAX_STOP_CHARS, MAX_STOP_IDS, MAX_STOPS, MAX_TOP_K
 from stoker.dialects.tools import MAX_TOOLS
 from stoker.types.sampling import MAX_TOP_LOGPROBS
 
@@ -231,10 +225,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "MessagesCount": obj(_ANTHROPIC_PROMPT, "model", "messages"),
     "Turn": obj(
-        {
-            "role": {"enum": ["user", "assistant", "system"]},
-            "content": {"oneOf": [STRING, array(OBJECT)]},
-        },
+        {"role": {"enum": ["user", "assistant", "system"]}, "content": {"oneOf": [STRING, array(OBJECT)]}},
         "role",
         "content",
     ),

@@ -1,0 +1,134 @@
+"""One admitted request on its way through the engine: its choices as one stream of events, its usage at any moment.
+
+Owns what is open in the backend for this request and closes it. Nothing is generated before its events are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from stoker.fleet.backend import Backend
+from stoker.models.text.model import TextModel
+from stoker.service.choice import Choice
+from stoker.service.constraints import Constraint
+from stoker.service.divergence import Divergence
+from stoker.service.merge import merge
+from stoker.types.chat import Begun, ChatRequest, CompletionRequest, Done, Event, TextDelta
+from stoker.types.errors import ErrorKind, StokerError
+from stoker.types.sampling import SamplingParams
+from stoker.types.usage import Usage
+from stoker.types.wire import Generate
+
+TURN = 32  # steps after which others get the event loop, even if a backend has more of them ready
+
+
+def _wrap(seed: int) -> int:
+    """Into 64 bits with sign."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+class Generation:
+    """One admitted request: `prompts` x `n` choices. `usage` is right at any moment, also after an abort.
+
+    Choice i continues prompt i // n. All go to the engine at once: it computes what prompts share only once.
+    """
+
+    def __init__(
+        self,
+        request: ChatRequest | CompletionRequest,
+        prompts: list[list[int]],
+        choices: list[Choice],
+        constraint: Constraint,
+        divergence: Divergence | None,
+        text: TextModel,
+        backend: Backend,
+        context: int,
+        tenant: str,
+        request_id: str,
+    ) -> None:
+        self.request = request
+        self.prompts = prompts
+        self.divergence = divergence
+        self._constraint = constraint
+        self._text = text
+        self._backend = backend
+        self._context = context
+        self._domain = f"tenant:{tenant}"
+        self._id = request_id
+        self._begun = False
+        self._choices = choices
+
+    @property
+    def usage(self) -> Usage:
+        """Each prompt counted once, however many choices continue it; cached is what its first choice found there.
+        A prompt that gave no token yet counts nothing: it may still be queued."""
+        prompt = cached = 0
+        for which, ids in enumerate(self.prompts):
+            begun = [c for c in self._choices[which * self.request.n :][: self.request.n] if c.begun]
+            if begun:
+                prompt += len(ids)
+                cached += min(len(ids), *(choice.cached for choice in begun))
+        return Usage(
+            input_uncached=prompt - cached,
+            input_cached=cached,
+            output_text=sum(choice.output - choice.reasoning for choice in self._choices),
+            output_reasoning=sum(choice.reasoning for choice in self._choices),
+        )
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """All events: `Begun` with the engine's first news, `Done` last. Closing it early aborts what still runs in the
+        engine."""
+        sources = [self._run(choice) for choice in self._choices]
+        source = sources[0] if len(sources) == 1 else merge(sources)
+        async with aclosing(source):
+            async for event in source:
+                yield event
+        yield Done(usage=self.usage)
+
+    async def _run(self, choice: Choice) -> AsyncGenerator[Event]:
+        which, turn = divmod(choice.index, self.request.n)
+        ids = self.prompts[which]
+        if isinstance(self.request, CompletionRequest) and self.request.echo:
+            yield TextDelta(index=choice.index, text=await self._echoed(self.request.prompts[which]))
+        generate = Generate(
+            id=f"{self._id}/{choice.index}",
+            prompt_ids=ids,
+            sampling=self._sampling(len(ids), turn),
+            grammar=self._constraint.grammar,
+            reasoning=self._constraint.reasoning,
+            lane=self.request.lane,
+            domain=self._domain,
+        )
+        async with aclosing(self._backend.generate(generate)) as steps:
+            taken = 0
+            async for progress in steps:
+                events = choice.push(progress)
+                if not self._begun:
+                    self._begun = True
+                    yield Begun(usage=msgspec.structs.replace(self.usage, output_text=0, output_reasoning=0))
+                for event in events:
+                    yield event
+                if choice.done:
+                    return
+                taken += 1
+                if taken % TURN == 0:
+                    await asyncio.sleep(0)
+        raise StokerError(ErrorKind.INTERNAL, "engine_protocol", "The engine ended the output without a reason.")
+
+    async def _echoed(self, prompt: str | tuple[int, ...]) -> str:
+        return prompt if isinstance(prompt, str) else await asyncio.to_thread(self._text.decode, prompt)
+
+    def _sampling(self, prompt_len: int, turn: int) -> SamplingParams:
+        """The client's sampling with what only this side knows: what fits, and a seed per choice."""
+        asked = self.request.sampling
+        fits = self._context - prompt_len
+        return msgspec.structs.replace(
+            asked,
+            max_tokens=fits if asked.max_tokens is None else min(asked.max_tokens, fits),
+            min_tokens=min(asked.min_tokens, fits),
+            seed=None if asked.seed is None else _wrap(asked.seed + turn),
+        )
