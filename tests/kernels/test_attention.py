@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stoker.kernels.attention import Span, attend, attend_plain, paged_attention
+from stoker.kernels.attention import Span, attend, attend_plain, latent_attention, paged_attention
 
 HEADS, KV_HEADS, SIZE, BLOCK, SCALE = 6, 2, 16, 4, 0.3
 
@@ -65,3 +65,16 @@ def test_joining_a_prefix_keeps_bfloat16_precision() -> None:
     q = torch.randn(64, HEADS, SIZE, generator=random).bfloat16()
     out = paged_attention(q, k, v, [Span(0, 64, 2048, 0, None)], BLOCK, SCALE)
     torch.testing.assert_close(out.float(), _written_out(q, k, v), atol=2e-3, rtol=2e-2)
+
+
+def test_latents_are_keys_and_in_part_values() -> None:
+    random = torch.Generator().manual_seed(7)
+    rows = torch.randn(1, 12, SIZE, generator=random)
+    q = torch.randn(3, HEADS, SIZE, generator=random)
+    k = rows.expand(KV_HEADS, -1, -1)
+    for span in (Span(0, 3, 12, 0, None), Span(0, 3, 12, 0, torch.tensor([2, 0, 1]))):
+        order = (
+            torch.arange(12) if span.blocks is None else (span.blocks[:, None] * BLOCK + torch.arange(BLOCK)).flatten()
+        )
+        found = latent_attention(q, rows, 10, [span], BLOCK, SCALE)
+        torch.testing.assert_close(found, _written_out(q, k[:, order], k[:, order, :10]), atol=1e-5, rtol=1e-5)
