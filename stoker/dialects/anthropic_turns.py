@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from stoker.dialects.fields import MAX_NAME_CHARS, Fields, depth_within, unsupported, wrong_type
-from stoker.dialects.tools import MAX_DEPTH
+from stoker.dialects.fields import MAX_NAME_CHARS, Fields, unsupported, wrong_type
+from stoker.dialects.tools import read_value
 from stoker.types.chat import Message, ToolCall
 from stoker.types.errors import invalid
 
@@ -109,13 +109,10 @@ def _read_answer(blocks: list[Fields]) -> Message:
 
 
 def _read_call(block: Fields) -> ToolCall:
-    given = block.object("input")
-    if given is not None and not depth_within(given.data, MAX_DEPTH):
-        raise invalid("invalid_value", f"'{given.path}' is nested more than {MAX_DEPTH} deep.", param=given.path)
     return ToolCall(
         id=block.required_text("id", longest=MAX_NAME_CHARS),
         name=block.required_text("name", longest=MAX_NAME_CHARS),
-        arguments=json.dumps({} if given is None else given.data, ensure_ascii=False),
+        arguments=json.dumps(read_value(block, "input") or {}, ensure_ascii=False),
     )
 
 

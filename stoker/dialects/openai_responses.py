@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, wrong_type
+from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, depth_within, wrong_type
 from stoker.dialects.openai_common import read_lane, read_session, read_stream, refuse_unsupported
 from stoker.dialects.openai_responses_input import read_input
 from stoker.dialects.output_format import read_format
@@ -21,6 +21,7 @@ MAX_METADATA = 16
 MAX_METADATA_CHARS = 512
 MAX_INCLUDES = 64
 MAX_ECHO = 1 << 20  # bytes of declarations that an answer repeats
+MAX_ECHO_DEPTH = 64
 
 _REFUSED = {
     "background": "answers that are made in the background",
@@ -96,8 +97,8 @@ def _read_tools(fields: Fields) -> tuple[Tool, ...]:
 def _echo(fields: Fields, request: ResponsesRequest) -> dict[str, Any]:
     defaults = {"text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [], "reasoning": {}}
     repeated = {name: fields.get(name) if fields.get(name) is not None else defaults.get(name) for name in _REPEATED}
-    if len(msgspec.json.encode(repeated)) > MAX_ECHO:
-        repeated["tools"] = []
+    if not depth_within(repeated, MAX_ECHO_DEPTH) or len(msgspec.json.encode(repeated)) > MAX_ECHO:
+        repeated |= defaults
     return {
         **repeated,
         "instructions": request.instructions,

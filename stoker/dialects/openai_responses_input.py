@@ -10,8 +10,6 @@ import base64
 import binascii
 from typing import Any
 
-import msgspec
-
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, unsupported, wrong_type
 from stoker.types.chat import Message, Role, ToolCall
 from stoker.types.errors import invalid
@@ -65,11 +63,13 @@ def read_input(fields: Fields) -> tuple[Message, ...]:
 
 
 class _Turns:
-    """Items in, turns out. `_turn` is the assistant's turn that items may still be added to."""
+    """Items in, turns out. What the assistant says is gathered until somebody else speaks, or it begins anew."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
-        self._turn: Message | None = None
+        self._reasoning: str | None = None
+        self._texts: list[str] = []
+        self._calls: list[ToolCall] = []
 
     def add(self, item: Fields) -> None:
         kind = item.text("type", longest=MAX_NAME_CHARS) or "message"
@@ -77,9 +77,10 @@ class _Turns:
             case "message":
                 self._message(item)
             case "reasoning":
-                self._reasoning(_read_reasoning(item))
+                self._flush()
+                self._reasoning = _read_reasoning(item)
             case "function_call":
-                self._call(_read_call(item))
+                self._calls.append(_read_call(item))
             case "function_call_output":
                 call_id = item.required_text("call_id", longest=MAX_NAME_CHARS)
                 self._other(Message(role="tool", content=_read_text(item, "output"), tool_call_id=call_id))
@@ -100,33 +101,21 @@ class _Turns:
         if name != "assistant":
             self._other(Message(role=_ROLES[name], content=content))
             return
-        turn = self._turn
-        if turn is not None and turn.content is not None and not turn.tool_calls:
+        if self._texts and not self._calls:  # one answer never has two texts in a row
             self._flush()
-        turn = self._turn or Message(role="assistant")
-        self._turn = msgspec.structs.replace(turn, content=(turn.content or "") + content)
-
-    def _reasoning(self, text: str | None) -> None:
-        self._flush()
-        self._turn = Message(role="assistant", reasoning=text)
-
-    def _call(self, call: ToolCall) -> None:
-        turn = self._turn or Message(role="assistant")
-        self._turn = msgspec.structs.replace(turn, tool_calls=(*turn.tool_calls, call))
+        self._texts.append(content)
 
     def _other(self, message: Message) -> None:
         self._flush()
         self._messages.append(message)
 
     def _flush(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is None:
+        reasoning, texts, calls = self._reasoning, self._texts, self._calls
+        self._reasoning, self._texts, self._calls = None, [], []
+        if reasoning is None and not texts and not calls:
             return
-        if turn.content is None and not turn.tool_calls:
-            if turn.reasoning is None:
-                return  # reasoning of another server that nobody here can read
-            turn = msgspec.structs.replace(turn, content="")
-        self._messages.append(turn)
+        content = "".join(texts) if texts or not calls else None
+        self._messages.append(Message(role="assistant", content=content, reasoning=reasoning, tool_calls=tuple(calls)))
 
 
 def _read_text(item: Fields, name: str) -> str:

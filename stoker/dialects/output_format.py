@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.dialects.fields import Fields, unsupported
+from stoker.dialects.tools import read_value
 from stoker.types.chat import GrammarOutput, JsonOutput, RegexOutput, ResponseFormat, SchemaOutput
 from stoker.types.errors import invalid
 
@@ -37,7 +38,11 @@ def read_format(fields: Fields) -> ResponseFormat | None:
             inner = fields.object("json_schema")
             if inner is None:
                 return _schema(fields)
-            return SchemaOutput(schema=inner.data) if inner.get("schema") is None else _schema(inner)
+            return (
+                _schema(inner)
+                if inner.get("schema") is not None
+                else SchemaOutput(schema=read_value(fields, "json_schema") or {})
+            )
         case "regex":
             return RegexOutput(pattern=fields.required_text("pattern", longest=MAX_PATTERN_CHARS))
         case _:
@@ -45,10 +50,10 @@ def read_format(fields: Fields) -> ResponseFormat | None:
 
 
 def _schema(fields: Fields) -> SchemaOutput:
-    schema = fields.object("schema")
+    schema = read_value(fields, "schema")
     if schema is None:
         raise fields.missing("schema")
-    return SchemaOutput(schema=schema.data, strict=fields.get("strict") is None or fields.boolean("strict"))
+    return SchemaOutput(schema=schema, strict=fields.get("strict") is None or fields.boolean("strict"))
 
 
 def _read_guided(fields: Fields, prefix: str) -> list[ResponseFormat]:
@@ -56,9 +61,9 @@ def _read_guided(fields: Fields, prefix: str) -> list[ResponseFormat]:
         if fields.get(prefix + name):
             raise unsupported(fields.param(prefix + name), "use 'response_format'")
     found: list[ResponseFormat] = []
-    schema = fields.object(prefix + "json")
+    schema = read_value(fields, prefix + "json")
     if schema is not None:
-        found.append(SchemaOutput(schema=schema.data))
+        found.append(SchemaOutput(schema=schema))
     pattern = fields.text(prefix + "regex", longest=MAX_PATTERN_CHARS)
     if pattern is not None:
         found.append(RegexOutput(pattern=pattern))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stoker.dialects.fields import MAX_NAME_CHARS, Fields, depth_within
+from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, depth_within
 from stoker.types.chat import Tool, ToolChoice
 from stoker.types.errors import invalid
 
@@ -12,16 +12,20 @@ MAX_TOOLS = 256
 MAX_DEPTH = 32
 
 
+def read_value(fields: Fields, name: str) -> JsonObject | None:
+    """An object that goes on as it is: a schema, a call's arguments. Its depth is bounded, for those who walk it."""
+    value = fields.object(name)
+    if value is not None and not depth_within(value.data, MAX_DEPTH):
+        raise invalid("invalid_value", f"'{value.path}' is nested more than {MAX_DEPTH} deep.", param=value.path)
+    return None if value is None else value.data
+
+
 def read_function(fields: Fields, schema: str = "parameters") -> Tool:
     """A function's declaration from the object that holds its name; `schema` is what its parameters are called."""
-    parameters = fields.object(schema)
-    if parameters is not None and not depth_within(parameters.data, MAX_DEPTH):
-        param = fields.param(schema)
-        raise invalid("invalid_value", f"'{param}' is nested more than {MAX_DEPTH} deep.", param=param)
     return Tool(
         name=fields.required_text("name", longest=MAX_NAME_CHARS),
         description=fields.text("description"),
-        parameters=None if parameters is None else parameters.data,
+        parameters=read_value(fields, schema),
         strict=fields.boolean("strict") if fields.get("strict") is not None else None,
     )
 
