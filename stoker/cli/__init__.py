@@ -8,7 +8,7 @@ import sys
 import typer
 from typer.exceptions import Abort, TyperException
 
-from stoker.cli import chat, doctor, parse, render, serve, version
+from stoker.cli import chat, check, doctor, parse, render, serve, version
 from stoker.cli.output import fail
 
 EXAMPLES = """
@@ -17,6 +17,7 @@ EXAMPLES = """
   stoker serve                   serve the demo model on 127.0.0.1:8000
   stoker chat                    talk to it in this terminal
   stoker doctor                  what this host can do
+  stoker check DIR               does a model fit together, and on which hardware
   stoker render --family glm47   what a conversation on standard input becomes as a prompt
   stoker parse --family glm47    what an output on standard input becomes as a message
   stoker version                 which Stoker, Python and platform this is
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=chat.EXAMPLES)(chat.chat)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=render.EXAMPLES)(render.render)
 app.command(epilog=parse.EXAMPLES)(parse.parse)
 app.command(epilog=version.EXAMPLES)(version.version)

@@ -14,7 +14,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 MXFP4_GROUP = 32
 
 
-class GroupCut(ValueError):  # noqa: N818 (says what happened)
+class GroupCutError(ValueError):
     """A shard would not hold whole quantisation groups; the message says which and why."""
 
 
@@ -32,7 +32,7 @@ class Quantized(Protocol):
         ...
 
     def part(self, axis: int, index: int, count: int) -> Quantized:
-        """Shard `index` of `count` equal ones along outputs (axis 0) or inputs (1). Raises GroupCut."""
+        """Shard `index` of `count` equal ones along outputs (axis 0) or inputs (1). Raises GroupCutError."""
         ...
 
     def to(self, device: torch.device) -> Quantized: ...
@@ -134,6 +134,6 @@ def _cut(
     size = matrix.shape[axis]
     if count > 1 and (size % count or size // count % group):
         name = ("rows", "columns")[axis]
-        raise GroupCut(f"{count} shards of {size} {name} would cut quantisation groups of {group}")
+        raise GroupCutError(f"{count} shards of {size} {name} would cut quantisation groups of {group}")
     first, second = (tensor.chunk(count, axis)[index] for tensor in tensors)
     return first, second

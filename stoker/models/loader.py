@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,6 +33,35 @@ _WITH_VISION = {"kimi_k25": ("language_model.", r"(vision_tower|mm_projector)\..
 left out: they take text only."""
 
 
+class Family(NamedTuple):
+    """What is built from a config.json: `config` is its language model's part, whose tensors lie below `prefix`;
+    tensors that match `left_out` belong to other parts."""
+
+    build: Callable[[Mapping[str, Any], Checkpoint], Graph]
+    config: Mapping[str, Any]
+    prefix: str
+    left_out: str | None
+
+    def graph(self, weights: Checkpoint) -> Graph:
+        """Raises ModelError if the configuration is not supported, or the weights do not fit it."""
+        if self.left_out is not None:
+            weights.ignore(self.left_out)
+        return self.build(self.config, weights)
+
+
+def family_of(config: Mapping[str, Any], where: str) -> Family:
+    """Raises ModelError for a model_type that has no graph."""
+    kind, prefix, left_out = config.get("model_type"), "", None
+    if kind in _WITH_VISION:
+        prefix, left_out = _WITH_VISION[kind]
+        config = config.get("text_config") or {}
+        kind = config.get("model_type")
+    if kind not in FAMILIES:
+        known = ", ".join(sorted({*FAMILIES, *_WITH_VISION}))
+        raise ModelError(f"{where}: model_type {kind!r} is not supported; supported are {known}")
+    return Family(FAMILIES[kind], config, prefix, left_out)
+
+
 def load_graph(
     files: ModelFiles, *, dtype: torch.dtype, device: torch.device, progress: Callable[[str, float], None]
 ) -> Graph:
@@ -55,18 +84,8 @@ def build_graph(
 ) -> Graph:
     """The graph that a config.json describes, with the weights of `source`. Raises ModelError if the configuration is
     not supported, or the weights do not fit it."""
-    kind, prefix, rest = config.get("model_type"), "", None
-    if kind in _WITH_VISION:
-        prefix, rest = _WITH_VISION[kind]
-        config = config.get("text_config") or {}
-        kind = config.get("model_type")
-    if kind not in FAMILIES:
-        known = ", ".join(sorted({*FAMILIES, *_WITH_VISION}))
-        raise ModelError(f"{source.where}: model_type {kind!r} is not supported; supported are {known}")
-    weights = Checkpoint(source, dtype, device, progress, prefix)
-    if rest is not None:
-        weights.ignore(rest)
-    return FAMILIES[kind](config, weights)
+    family = family_of(config, source.where)
+    return family.graph(Checkpoint(source, dtype, device, progress, family.prefix))
 
 
 def open_folder(root: Path, config: dict[str, Any]) -> Source:

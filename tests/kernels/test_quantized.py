@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stoker.kernels.linear import Weight, linear
-from stoker.kernels.quantized import Float8Blocks, GroupCut, Int4Groups, Mxfp4, Quantized
+from stoker.kernels.quantized import Float8Blocks, GroupCutError, Int4Groups, Mxfp4, Quantized
 
 ROWS, COLUMNS = 20, 96
 BLOCK = (8, 40)  # neither divides the matrix: there are edge blocks
@@ -141,5 +141,5 @@ def test_shards_of_blocks() -> None:
 def test_a_shard_that_would_cut_a_group_is_refused(kind: object, axis: int, count: int) -> None:
     assert callable(kind)
     matrix, _ = kind(torch.Generator().manual_seed(7))
-    with pytest.raises(GroupCut, match=f"{count} shards of {matrix.shape[axis]}"):
+    with pytest.raises(GroupCutError, match=f"{count} shards of {matrix.shape[axis]}"):
         matrix.part(axis, 0, count)

@@ -19,6 +19,14 @@ from stoker.models.source import ModelError
 from stoker.models.weights.meter import LoadMeter
 
 
+class MissingTensorError(ModelError):
+    """The checkpoint lacks the tensor `name`."""
+
+    def __init__(self, where: str, name: str) -> None:
+        super().__init__(f"{where} lacks the tensor {name}")
+        self.name = name
+
+
 class Codes(NamedTuple):
     """A matrix held as 4-bit numbers: codes uint8 [out, in] in 0..15, scale and minimum float32 [out, in / 32],
     value = code * scale + minimum."""
@@ -41,6 +49,10 @@ class Source(Protocol):
 
     def size(self, name: str) -> int:
         """Bytes that the tensor takes on disk."""
+        ...
+
+    def check(self, name: str) -> None:
+        """Raises ModelError if the tensor could not be read, as far as headers tell."""
         ...
 
     def fetch(self, name: str, idle: Callable[[], None]) -> None:
@@ -131,7 +143,7 @@ class Checkpoint:
         """The stored name of a tensor that must be there in this shape."""
         name = self._prefix + name
         if name not in self._source.names:
-            raise ModelError(f"{self._source.where} lacks the tensor {name}")
+            raise MissingTensorError(self._source.where, name)
         found = self._source.shape(name)
         if found != shape:
             raise ModelError(

@@ -80,6 +80,9 @@ class GGUFSource:
         storage = self._storage(name)
         return info.elements // storage.elements * storage.bytes
 
+    def check(self, name: str) -> None:
+        self._storage(name)
+
     def fetch(self, name: str, idle: Callable[[], None]) -> None:
         """Nothing: one file is decoded about as slowly as page faults bring it in."""
 

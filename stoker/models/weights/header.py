@@ -19,6 +19,9 @@ BITS = {
 }  # fmt: skip
 
 
+_READABLE = {"F64", "F32", "F16", "BF16"}
+
+
 class Stored(NamedTuple):
     """`dtype` as the format spells it; the bytes are `[begin, end)` of `file`."""
 
@@ -69,3 +72,12 @@ def read_header(path: Path) -> dict[str, Stored]:
         name: Stored(path, entry.dtype, entry.shape, *(start + offset for offset in entry.data_offsets))
         for name, entry in read.items()
     }
+
+
+def check_readable(where: str, name: str, kind: str) -> None:
+    """Raises ModelError unless numbers of the type `kind` are a tensor's values."""
+    if kind not in _READABLE:
+        raise ModelError(
+            f"{where}: the tensor {name} is stored as {kind}, which needs a quantization_config in config.json "
+            "that says what it means"
+        )

@@ -15,7 +15,7 @@ import torch
 
 from stoker.kernels.quantized import MXFP4_GROUP, Float8Blocks, Int4Groups, Mxfp4, Quantized
 from stoker.models.source import ModelError
-from stoker.models.weights.checkpoint import Codes, Source
+from stoker.models.weights.checkpoint import Codes, MissingTensorError, Source
 
 Shape = tuple[int, ...]
 
@@ -24,6 +24,10 @@ class StoredSource(Source, Protocol):
     """A source that also gives tensors as they are in the file."""
 
     def stored(self, name: str) -> torch.Tensor: ...
+
+    def kind(self, name: str) -> str:
+        """Its type, as the format spells it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +127,29 @@ class QuantizedSource:
         self.where = source.where
         self._source = source
         self._scheme = scheme
-        present = source.names
-        ends = (scheme.numbers, scheme.scales)
-        self._bases = {name[: -len(scheme.scales)] for name in present if name.endswith(scheme.scales)}
-        if scheme.numbers != ".weight":
-            self._bases |= {name[: -len(scheme.numbers)] for name in present if name.endswith(scheme.numbers)}
-        used = {base + end for base in self._bases for end in (*ends, scheme.shape) if end is not None}
-        for base in sorted(self._bases):
-            lacking = next((base + end for end in ends if base + end not in present), None)
-            if lacking is not None:
-                raise ModelError(f"{self.where} lacks the tensor {lacking}, the other half of a quantised matrix")
-        self.names = (present - used) | {f"{base}.weight" for base in self._bases}
+        names = source.names
+        ends = (scheme.numbers, scheme.scales, scheme.shape)
+        self._bases = {name[: -len(scheme.scales)] for name in names if name.endswith(scheme.scales)} | {
+            name[: -len(scheme.numbers)]
+            for name in names
+            if name.endswith(scheme.numbers) and (scheme.numbers != ".weight" or source.kind(name) == "F8_E4M3")
+        }
+        used = {base + end for base in self._bases for end in ends if end is not None}
+        self.names = (names - used) | {f"{base}.weight" for base in self._bases}
 
     def shape(self, name: str) -> Shape:
         base = self._base(name)
         if base is None:
             return self._source.shape(name)
-        stored = self._source.shape(base + self._scheme.numbers)
+        stored = self._source.shape(self._half(base, self._scheme.numbers))
         return (*stored[:-1], stored[-1] * self._scheme.packed) if stored else stored
 
     def size(self, name: str) -> int:
         return sum(map(self._source.size, self._parts(name)))
+
+    def check(self, name: str) -> None:
+        if self.quantized(name) is None:
+            self._source.check(name)
 
     def fetch(self, name: str, idle: Callable[[], None]) -> None:
         for part in self._parts(name):
@@ -161,7 +167,7 @@ class QuantizedSource:
         if base is None:
             return None
         scheme, shape = self._scheme, self.shape(name)
-        numbers, scales = (self._source.stored(base + end) for end in (scheme.numbers, scheme.scales))
+        numbers, scales = (self._source.stored(self._half(base, end)) for end in (scheme.numbers, scheme.scales))
         if numbers.dtype != scheme.dtype or len(shape) != 2:
             found = f"{numbers.dtype} {list(numbers.shape)}".removeprefix("torch.")
             raise ModelError(
@@ -178,6 +184,11 @@ class QuantizedSource:
             raise ModelError(f"{self.where}: {shape[1]} columns of {name} are not whole groups of {scheme.group[1]}")
         self._check_shape(base, shape)
         return scheme.matrix(numbers, scales)
+
+    def _half(self, base: str, end: str) -> str:
+        if base + end not in self._source.names:
+            raise MissingTensorError(self.where, base + end)
+        return base + end
 
     def _parts(self, name: str) -> list[str]:
         base = self._base(name)

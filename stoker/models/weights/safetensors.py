@@ -12,10 +12,8 @@ from safetensors import SafetensorError, safe_open
 from stoker.kernels.quantized import Quantized
 from stoker.models.source import ModelError, shard_names
 from stoker.models.weights.checkpoint import Codes
-from stoker.models.weights.header import read_folder
+from stoker.models.weights.header import check_readable, read_folder
 from stoker.models.weights.readahead import ReadAhead
-
-_READABLE = {"F64", "F32", "F16", "BF16"}
 
 
 class SafetensorsSource:
@@ -39,6 +37,9 @@ class SafetensorsSource:
     def size(self, name: str) -> int:
         return self._tensors[name].end - self._tensors[name].begin
 
+    def check(self, name: str) -> None:
+        check_readable(self.where, name, self.kind(name))
+
     def fetch(self, name: str, idle: Callable[[], None]) -> None:
         stored = self._tensors[name]
         try:
@@ -47,13 +48,11 @@ class SafetensorsSource:
             raise ModelError(f"cannot read {stored.file}: {error.strerror}") from error
 
     def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        kind = self._tensors[name].dtype
-        if kind not in _READABLE:
-            raise ModelError(
-                f"{self.where}: the tensor {name} is stored as {kind}, which needs a quantization_config "
-                "in config.json that says what it means"
-            )
+        self.check(name)
         return self.stored(name).to(dtype)
+
+    def kind(self, name: str) -> str:
+        return self._tensors[name].dtype
 
     def stored(self, name: str) -> torch.Tensor:
         """The tensor as it is in the file, memory-mapped."""
