@@ -22,8 +22,8 @@ from stoker.models.text.parse.pieces import control_pieces, spelled_marks
 from stoker.models.text.parse.table import Mark
 from stoker.types.wire import Reasoning
 
-SLOW_SECONDS = 1.0  # one mask; a sane grammar takes about a thousandth of it
-SLOW_TOTAL = 30.0  # all masks of a request
+SLOW_STEP = 0.02  # seconds of the processor for the mask of a step, all in all; a sane grammar takes a hundredth of it
+SLOW_START = 1.0  # and so many seconds on top
 
 Words = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -45,6 +45,7 @@ class Constraint:
         self._marks = None if reasoning is None else _Marks(guide, FORMATS[reasoning.format])
         self._forbidden: list[int] | None = None
         self._spent = 0.0
+        self._masks = 0
         self._begin()
         self.accept(output)
 
@@ -81,17 +82,17 @@ class Constraint:
             return self._fill_thinking(words)
         if self._matcher is None:
             return False
-        began = time.perf_counter()
+        began = time.thread_time()
         if self._matcher.is_stopped() and not self._matcher.is_error():
             words.fill(0)
             _allow(words, self.guide.tokenizer.eos_tokens)  # complete: whatever else was asked for, it ends here
         else:
             self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        took = time.perf_counter() - began
-        self._spent += took
+        self._spent += time.thread_time() - began
+        self._masks += 1
         if self._matcher.is_error():
             self._fail()
-        elif took > SLOW_SECONDS or self._spent > SLOW_TOTAL:
+        elif self._spent > SLOW_START + SLOW_STEP * self._masks:
             self.error = "the grammar takes too long"
         if gate is not None and not gate.over and self._marks is not None:
             _allow(words, self._marks.think)

@@ -15,6 +15,7 @@ from llguidance import regex_to_lark
 
 from stoker.models.text.call_grammar import MAX_CALLS, SYNTAX, Calls, arguments_schema
 from stoker.models.text.lark import ANY, Notation, regex_literal
+from stoker.models.text.parse.format import FORMATS
 from stoker.models.text.schema import MAX_BYTES, Schema, check, prepare
 from stoker.types.chat import (
     ChatRequest,
@@ -93,12 +94,12 @@ def _whole(
     answer = None if output is None else _answer(to, output, exact=exact)
     if not tools:
         # White space in front of text that has a form of its own would be part of it.
-        lead = to.terminal(_LEAD) if isinstance(output, JsonOutput | SchemaOutput) else ""
+        lead = _lead(to, format) if isinstance(output, JsonOutput | SchemaOutput) else ""
         return _finished(to, f"{lead} {answer}", output)
     syntax = SYNTAX[format]
     forced = choice.mode == "required"
     most = 1 if not choice.parallel or (forced and len(choice.names) == 1) else MAX_CALLS
-    lead = to.terminal(_LEAD)
+    lead = _lead(to, format)
     before = sum(len(message.tool_calls) for message in request.messages)
     calls = Calls(to, list(zip(tools, schemas, strict=True)), to.mark(syntax.trigger), most, before)
     if forced:
@@ -111,6 +112,11 @@ def _whole(
     # The mark is ordinary text: free text is read up to it, and what follows is a call and nothing else.
     up_to = to.rule(f"/(?s:.*){regex_literal(syntax.trigger)}/", options="[lazy]")
     return to.grammar(f"{text} | {syntax.region(calls._replace(first=up_to))}")
+
+
+def _lead(to: Notation, format: str) -> str:
+    """White space between reasoning and answer, where it is the family's layout and not content."""
+    return to.terminal(_LEAD) if FORMATS[format].layout else ""
 
 
 def _answer(to: Notation, output: ResponseFormat, *, exact: bool) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -88,7 +89,7 @@ def resolve(root: dict[str, Any], ref: str) -> Any:
     if not ref.startswith("#"):
         raise LookupError(ref)
     target: Any = root
-    for part in ref[1:].split("/")[1:]:
+    for part in unquote(ref[1:]).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         target = target[int(key)] if isinstance(target, list) else target[key]
     return target
@@ -176,6 +177,6 @@ def _closed(value: Any) -> Any:
             closed[key] = _closed(closed[key])
     properties, required = closed.get("properties"), closed.get("required", [])
     declares = isinstance(properties, dict) and isinstance(required, list) and not _OPENING & closed.keys()
-    if declares and all(name in properties for name in required):
+    if declares and all(isinstance(name, str) and name in properties for name in required):
         closed["additionalProperties"] = False
     return closed

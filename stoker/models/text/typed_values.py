@@ -21,7 +21,7 @@ _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _COMBINED = {"allOf", "anyOf", "oneOf", "not", "if", "$ref", "minProperties", "maxProperties", "patternProperties"}
 _NOTES = {"title", "description", "default", "examples", "deprecated", "$comment", "format", "readOnly", "writeOnly"}
 _MAX_DEPTH = 16
-_NUMBER = r"/\s*[-+]?[0-9.][0-9_.]*([eE][-+]?[0-9_]*)?\s*/"
+_NUMBER = r"/[\s(]*[-+]?[0-9.][0-9a-fA-FxXoO_.]*([eE][-+]?[0-9_]*)?[\s)]*/"
 _LOOKS_LIKE = {  # texts that the parser would take for a value of the type
     "integer": _NUMBER,
     "number": _NUMBER,
