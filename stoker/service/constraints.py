@@ -3,7 +3,8 @@ answer may begin with reasoning. Owns no grammar text and no process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -47,7 +48,7 @@ class Constraints:
         if not shaped and request.reasoning_budget is None:
             return (), None
         format = format_of(self._text.family)
-        found = grammars(request, format.name, control_marks(self._text)) if shaped else ()
+        found = grammars(request, format.name, self._control) if shaped else ()
         if not found and request.reasoning_budget is None:
             return (), None
         return found, self._reasoning(request, format, self._text.prompt_state(prompt))
@@ -67,5 +68,16 @@ class Constraints:
             start=start.value,
             calls=bool(request.tools) and request.tool_choice.mode != "none",
             budget=request.reasoning_budget,
-            end=tuple(self._text.encode(end)) if request.reasoning_budget is not None else (),
+            end=() if request.reasoning_budget is None else self._ids(end),
         )
+
+    @cached_property
+    def _control(self) -> Mapping[str, int]:
+        return control_marks(self._text)
+
+    def _ids(self, mark: str) -> tuple[int, ...]:
+        """A mark as the model would write it."""
+        if mark in self._control:
+            return (self._control[mark],)
+        before = next(iter(self._control.values()))
+        return tuple(self._text.vocabulary.encode_parts([before, mark])[1:])

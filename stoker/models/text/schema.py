@@ -176,7 +176,8 @@ def _closed(value: Any) -> Any:
         if key in closed and key != "not":
             closed[key] = _closed(closed[key])
     properties, required = closed.get("properties"), closed.get("required", [])
-    declares = isinstance(properties, dict) and isinstance(required, list) and not _OPENING & closed.keys()
-    if declares and all(isinstance(name, str) and name in properties for name in required):
-        closed["additionalProperties"] = False
+    if isinstance(properties, dict) and isinstance(required, list) and not _OPENING & closed.keys():
+        declared = [name for name in required if isinstance(name, str) and name in properties]
+        if len(declared) == len(required):
+            closed["additionalProperties"] = False
     return closed
