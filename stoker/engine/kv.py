@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from stoker.kernels.attention import Span, latent_attention, paged_attention
-from stoker.models.context import BatchLayout, CacheSpec, LatentSpec, PagedSpec
+from stoker.kernels.sparse import Choice, choose, sparse_latent_attention
+from stoker.models.context import BatchLayout, CacheSpec, LatentIndexedSpec, LatentSpec, PagedSpec
 
 
 class PagedStore:
@@ -31,9 +32,19 @@ class PagedStore:
 class LatentStore:
     """Latents and rotary keys of one layer, [1, slots, rank + rotary]. Zeroed too."""
 
-    def __init__(self, spec: LatentSpec, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, spec: LatentSpec | LatentIndexedSpec, slots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.rank = spec.rank
         self.rows = _zeros((1, slots, spec.rank + spec.rotary), dtype, device)
+
+
+class LatentIndexedStore(LatentStore):
+    """Beside them the index keys [slots, index]."""
+
+    def __init__(self, spec: LatentIndexedSpec, slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(spec, slots, dtype, device)
+        self.keys = _zeros((slots, spec.index), dtype, device)
 
 
 Store = PagedStore | LatentStore
@@ -43,55 +54,78 @@ def make_store(spec: CacheSpec, slots: int, dtype: torch.dtype, device: torch.de
     """The memory of one layer that declared `spec`."""
     if isinstance(spec, PagedSpec):
         return PagedStore(spec, slots, dtype, device)
+    if isinstance(spec, LatentIndexedSpec):
+        return LatentIndexedStore(spec, slots, dtype, device)
     return LatentStore(spec, slots, dtype, device)
 
 
 class BatchContext:
-    """A `ForwardContext`: every layer's store, bound to one batch."""
+    """A `ForwardContext`: every layer's store, bound to one batch, and what the batch's last indexer chose."""
 
     def __init__(self, layout: BatchLayout, spans: list[Span], stores: Sequence[Store]) -> None:
         self.layout = layout
-        self._spans = spans
+        self.spans = spans
+        self.choices: list[Choice | None] | None = None
         self._stores = stores
 
     def paged(self, layer: int) -> _BoundPages:
         store = self._stores[layer]
         assert isinstance(store, PagedStore)
-        return _BoundPages(store, self.layout, self._spans)
+        return _BoundPages(store, self)
 
     def latent(self, layer: int) -> _BoundLatents:
         store = self._stores[layer]
         assert isinstance(store, LatentStore)
-        return _BoundLatents(store, self.layout, self._spans)
+        return _BoundLatents(store, self)
+
+    def index(self, layer: int) -> _BoundIndex:
+        store = self._stores[layer]
+        assert isinstance(store, LatentIndexedStore)
+        return _BoundIndex(store, self)
 
 
 class _BoundPages:
     """A `PagedView`."""
 
-    def __init__(self, store: PagedStore, layout: BatchLayout, spans: list[Span]) -> None:
+    def __init__(self, store: PagedStore, batch: BatchContext) -> None:
         self._store = store
-        self._layout = layout
-        self._spans = spans
+        self._batch = batch
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-        store, layout = self._store, self._layout
+        store, layout = self._store, self._batch.layout
         store.keys.index_copy_(1, layout.slots, k.transpose(0, 1))
         store.values.index_copy_(1, layout.slots, v.transpose(0, 1))
-        return paged_attention(q, store.keys, store.values, self._spans, layout.block_size, scale)
+        return paged_attention(q, store.keys, store.values, self._batch.spans, layout.block_size, scale)
 
 
 class _BoundLatents:
     """A `LatentView`."""
 
-    def __init__(self, store: LatentStore, layout: BatchLayout, spans: list[Span]) -> None:
+    def __init__(self, store: LatentStore, batch: BatchContext) -> None:
         self._store = store
-        self._layout = layout
-        self._spans = spans
+        self._batch = batch
 
-    def attend(self, q: torch.Tensor, row: torch.Tensor, scale: float) -> torch.Tensor:
-        store, layout = self._store, self._layout
-        store.rows.index_copy_(1, layout.slots, row.unsqueeze(0))
-        return latent_attention(q, store.rows, store.rank, self._spans, layout.block_size, scale)
+    def attend(self, q: torch.Tensor, row: torch.Tensor, scale: float, *, sparse: bool) -> torch.Tensor:
+        rows, rank, batch = self._store.rows, self._store.rank, self._batch
+        size = batch.layout.block_size
+        rows.index_copy_(1, batch.layout.slots, row.unsqueeze(0))
+        if not sparse:
+            return latent_attention(q, rows, rank, batch.spans, size, scale)
+        assert batch.choices is not None
+        return sparse_latent_attention(q, rows, rank, batch.spans, batch.choices, size, scale)
+
+
+class _BoundIndex:
+    """An `IndexView`."""
+
+    def __init__(self, store: LatentIndexedStore, batch: BatchContext) -> None:
+        self._store = store
+        self._batch = batch
+
+    def choose(self, q: torch.Tensor, weights: torch.Tensor, key: torch.Tensor, count: int) -> None:
+        keys, batch = self._store.keys, self._batch
+        keys.index_copy_(0, batch.layout.slots, key)
+        batch.choices = choose(q, weights, keys, batch.spans, batch.layout.block_size, count)
 
 
 def spans_of(tables: np.ndarray, layout: BatchLayout) -> list[Span]:

@@ -35,7 +35,18 @@ class LatentSpec(msgspec.Struct, frozen=True, kw_only=True, tag="latent"):
         return (self.rank + self.rotary) * element_size
 
 
-CacheSpec = PagedSpec | LatentSpec
+class LatentIndexedSpec(msgspec.Struct, frozen=True, kw_only=True, tag="latent_indexed"):
+    """A latent layer that also keeps a key of `index` values per token, by which an indexer chooses (DSA)."""
+
+    rank: int
+    rotary: int
+    index: int
+
+    def bytes_per_token(self, element_size: int) -> int:
+        return (self.rank + self.rotary + self.index) * element_size
+
+
+CacheSpec = PagedSpec | LatentSpec | LatentIndexedSpec
 
 
 @dataclass(frozen=True)
@@ -69,9 +80,20 @@ class PagedView(Protocol):
 class LatentView(Protocol):
     """One layer's latent cache, bound to the current batch."""
 
-    def attend(self, q: torch.Tensor, row: torch.Tensor, scale: float) -> torch.Tensor:
-        """Write row [T, rank + rotary] to the batch's slots, then attend causally over each sequence's whole context:
-        scores from all of a row, results from its latent. q [T, heads, rank + rotary] -> [T, heads, rank]."""
+    def attend(self, q: torch.Tensor, row: torch.Tensor, scale: float, *, sparse: bool) -> torch.Tensor:
+        """Write row [T, rank + rotary] to the batch's slots, then attend causally over each sequence's whole context,
+        or, if `sparse`, over what the batch's last `choose` chose: scores from all of a row, results from its latent.
+        q [T, heads, rank + rotary] -> [T, heads, rank]."""
+        ...
+
+
+class IndexView(Protocol):
+    """One layer's index keys, bound to the current batch."""
+
+    def choose(self, q: torch.Tensor, weights: torch.Tensor, key: torch.Tensor, count: int) -> None:
+        """Write key [T, index] to the batch's slots, then choose for each new token, among those up to itself, the
+        `count` with the highest sum over heads of weight * relu(q . key); the choice holds until the next one.
+        q [T, heads, index], weights [T, heads] float32."""
         ...
 
 
@@ -86,7 +108,11 @@ class ForwardContext(Protocol):
         ...
 
     def latent(self, layer: int) -> LatentView:
-        """The cache of `layer`, which must have declared a `LatentSpec`."""
+        """The cache of `layer`, which must have declared a `LatentSpec` or `LatentIndexedSpec`."""
+        ...
+
+    def index(self, layer: int) -> IndexView:
+        """The index of `layer`, which must have declared a `LatentIndexedSpec`."""
         ...
 
 

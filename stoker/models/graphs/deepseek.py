@@ -5,11 +5,12 @@ The models differ in numbers only: those of their configurations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
 
 from stoker.models.graphs import config as configuration
-from stoker.models.graphs.decoder import Block, Decoder, FeedForward, ignore_drafts
+from stoker.models.graphs.decoder import Attention, Block, Decoder, FeedForward, ignore_drafts
 from stoker.models.graphs.mla import LatentAttention, LatentShape
 from stoker.models.graphs.mlp import GatedMLP
 from stoker.models.graphs.moe import CorrectedExperts, MoE
@@ -55,16 +56,32 @@ class DeepseekConfig(CorrectedExperts, frozen=True, kw_only=True):
         )
 
 
+Config = TypeVar("Config", bound=DeepseekConfig)
+
+
 def parse_config(config: Mapping[str, Any], where: str) -> DeepseekConfig:
     """A config.json of model_type deepseek_v3, kimi_k2 or glm4_moe_lite. Raises ModelError naming what is missing,
     malformed or not supported."""
+    return parse_as(DeepseekConfig, config, where)
+
+
+def parse_as(
+    kind: type[Config],
+    config: Mapping[str, Any],
+    where: str,
+    *,
+    defaults: Mapping[str, object] = MappingProxyType({}),
+    fixed: Mapping[str, object] = MappingProxyType({}),
+    inert: Collection[str] = (),
+) -> Config:
+    """`parse_config` for a family that knows more keys: `defaults`, `fixed` and `inert` are for those."""
     layers, dense = config.get("num_hidden_layers"), config.get("first_k_dense_replace")
     kinds = None
     if isinstance(layers, int) and isinstance(dense, int):
         kinds = ["dense" if index < dense else "sparse" for index in range(layers)]
     parsed = configuration.parse(
         config,
-        DeepseekConfig,
+        kind,
         where,
         defaults={
             "q_lora_rank": None,
@@ -74,6 +91,7 @@ def parse_config(config: Mapping[str, Any], where: str) -> DeepseekConfig:
             "attention_bias": False,
             "tie_word_embeddings": False,
             "num_nextn_predict_layers": config.get("num_mtp_layers") or 0,
+            **defaults,
         },
         fixed={
             "hidden_act": "silu",
@@ -83,8 +101,9 @@ def parse_config(config: Mapping[str, Any], where: str) -> DeepseekConfig:
             "pretraining_tp": 1,
             "scoring_func": "sigmoid",
             "topk_method": "noaux_tc",
+            **fixed,
         },
-        inert={"first_k_dense_replace", "head_dim", "num_mtp_layers", "qk_head_dim"},
+        inert={"first_k_dense_replace", "head_dim", "num_mtp_layers", "qk_head_dim", *inert},
     )
     if len(parsed.mlp_layer_types) != parsed.num_hidden_layers:
         raise ModelError(f"{where}: mlp_layer_types names {len(parsed.mlp_layer_types)} layers")
@@ -97,30 +116,41 @@ def parse_config(config: Mapping[str, Any], where: str) -> DeepseekConfig:
 def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
     """The graph of a config.json. Raises ModelError if it is not supported or the checkpoint does not fit it."""
     parsed = parse_config(config, weights.where)
-    ignore_drafts(weights, parsed.num_hidden_layers, parsed.num_nextn_predict_layers)
-    weights.ignore(r".*\.self_attn\.rotary_emb\.inv_freq")  # a table that some writers store
-    turning = frequencies(parsed.qk_rope_head_dim, parsed.rope_theta, parsed.rope_scaling)
-    return Decoder(
+    return assemble(
+        parsed,
         weights,
-        [_load_block(parsed, weights, index) for index in range(parsed.num_hidden_layers)],
-        Rotary(turning.to(weights.device), parsed.rope_interleave, magnitude(parsed.rope_scaling)),
-        vocab_size=parsed.vocab_size,
-        hidden=parsed.hidden_size,
-        epsilon=parsed.rms_norm_eps,
-        tied=parsed.tie_word_embeddings,
+        lambda layer, name: LatentAttention.load(weights, name, parsed.hidden_size, parsed.attention),
     )
 
 
-def _load_block(config: DeepseekConfig, weights: Checkpoint, index: int) -> Block:
-    name, hidden = f"model.layers.{index}", config.hidden_size
-    feed: FeedForward
-    if config.mlp_layer_types[index] == "sparse":
-        feed = MoE.load(weights, f"{name}.mlp", hidden, config.mixture)
-    else:
-        feed = GatedMLP.load(weights, f"{name}.mlp", hidden, config.intermediate_size)
-    return Block(
-        attention_norm=weights.tensor(f"{name}.input_layernorm.weight", (hidden,)),
-        attention=LatentAttention.load(weights, f"{name}.self_attn", hidden, config.attention),
-        feed_norm=weights.tensor(f"{name}.post_attention_layernorm.weight", (hidden,)),
-        feed=feed,
+def assemble(config: DeepseekConfig, weights: Checkpoint, attention: Callable[[int, str], Attention]) -> Decoder:
+    """The graph around the attention of each layer, which `attention` loads by the layer's number and tensor name."""
+    ignore_drafts(weights, config.num_hidden_layers, config.num_nextn_predict_layers)
+    weights.ignore(r".*\.self_attn\.rotary_emb\.inv_freq")  # a table that some writers store
+    hidden = config.hidden_size
+    blocks: list[Block] = []
+    for layer, kind in enumerate(config.mlp_layer_types):
+        name = f"model.layers.{layer}"
+        feed: FeedForward
+        if kind == "sparse":
+            feed = MoE.load(weights, f"{name}.mlp", hidden, config.mixture)
+        else:
+            feed = GatedMLP.load(weights, f"{name}.mlp", hidden, config.intermediate_size)
+        blocks.append(
+            Block(
+                attention_norm=weights.tensor(f"{name}.input_layernorm.weight", (hidden,)),
+                attention=attention(layer, f"{name}.self_attn"),
+                feed_norm=weights.tensor(f"{name}.post_attention_layernorm.weight", (hidden,)),
+                feed=feed,
+            )
+        )
+    turning = frequencies(config.qk_rope_head_dim, config.rope_theta, config.rope_scaling)
+    return Decoder(
+        weights,
+        blocks,
+        Rotary(turning.to(weights.device), config.rope_interleave, magnitude(config.rope_scaling)),
+        vocab_size=config.vocab_size,
+        hidden=hidden,
+        epsilon=config.rms_norm_eps,
+        tied=config.tie_word_embeddings,
     )

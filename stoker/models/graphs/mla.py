@@ -86,17 +86,36 @@ class LatentAttention:
 
     def __call__(self, x: torch.Tensor, turns: Turns, context: ForwardContext, layer: int) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; `turns` are those of the batch's positions."""
-        shape, tokens = self.shape, len(x)
-        down = linear(x, self.down)
-        q, latent, key = down.split([down.shape[1] - shape.kv_rank - shape.rotary, shape.kv_rank, shape.rotary], dim=1)
-        if self.q_norm is not None and self.q_up is not None:
-            q = linear(rms_norm(q, self.q_norm, shape.epsilon), self.q_up)
+        start, latent, key = self.down_projected(x)
+        return self.attended(start, latent, key, turns, context, layer)
+
+    def down_projected(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What queries start from (their normed latent, or they themselves), the latent, and the rotary key."""
+        shape, down = self.shape, linear(x, self.down)
+        rest = shape.kv_rank + shape.rotary
+        start, latent, key = down.split([down.shape[1] - rest, shape.kv_rank, shape.rotary], dim=1)
+        if self.q_norm is not None:
+            start = rms_norm(start, self.q_norm, shape.epsilon)
+        return start, rms_norm(latent, self.kv_norm, shape.epsilon), key
+
+    def attended(
+        self,
+        start: torch.Tensor,
+        latent: torch.Tensor,
+        key: torch.Tensor,
+        turns: Turns,
+        context: ForwardContext,
+        layer: int,
+        *,
+        sparse: bool = False,
+    ) -> torch.Tensor:
+        """The rest of the way; `sparse` reads what the batch's last indexer chose."""
+        shape, tokens = self.shape, len(start)
+        q = start if self.q_up is None else linear(start, self.q_up)
         plain, rotary = q.reshape(tokens, shape.heads, -1).split([shape.plain, shape.rotary], dim=-1)
         absorbed = torch.bmm(plain.transpose(0, 1), self.key_up).transpose(0, 1)
-        row = torch.cat(
-            (rms_norm(latent, self.kv_norm, shape.epsilon), rotate(key.unsqueeze(1), turns).squeeze(1)), dim=-1
-        )
+        row = torch.cat((latent, rotate(key.unsqueeze(1), turns).squeeze(1)), dim=-1)
         query = torch.cat((absorbed, rotate(rotary, turns)), dim=-1)
-        attended = context.latent(layer).attend(query, row, shape.scale)
+        attended = context.latent(layer).attend(query, row, shape.scale, sparse=sparse)
         values = torch.bmm(attended.transpose(0, 1), self.value_up).transpose(0, 1)
         return linear(values.reshape(tokens, -1), self.output)
