@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, depth_within, wrong_type
+from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, depth_within, unsupported, wrong_type
 from stoker.dialects.openai_common import read_lane, read_session, read_stream, refuse_unsupported
 from stoker.dialects.openai_responses_input import read_input
 from stoker.dialects.output_format import read_format
@@ -27,7 +27,9 @@ _REFUSED = {
     "background": "answers that are made in the background",
     "conversation": "stored conversations, use 'previous_response_id'",
     "prompt": "stored prompts",
+    "top_logprobs": "log-probabilities in this dialect, use /v1/chat/completions",
 }
+_LOGPROBS = "message.output_text.logprobs"
 _REPEATED = ("max_output_tokens", "reasoning", "text", "tool_choice", "tools")
 
 
@@ -49,6 +51,9 @@ def decode_responses(body: JsonObject, *, session: str | None) -> ResponsesReque
     """Check a body and read it. `session` is what the request's headers say. Raises StokerError (INVALID)."""
     fields = Fields(body)
     refuse_unsupported(fields, _REFUSED)
+    include = fields.array("include", longest=MAX_INCLUDES) or []
+    if _LOGPROBS in include:
+        raise unsupported("include", _REFUSED["top_logprobs"])
     stream, _ = read_stream(fields)
     lane, tier = read_lane(fields)
     model = fields.required_text("model", longest=MAX_NAME_CHARS)
@@ -63,7 +68,7 @@ def decode_responses(body: JsonObject, *, session: str | None) -> ResponsesReque
         instructions=fields.text("instructions"),
         previous=fields.text("previous_response_id", longest=MAX_NAME_CHARS),
         store=fields.get("store") is None or fields.boolean("store"),
-        sealed="reasoning.encrypted_content" in (fields.array("include", longest=MAX_INCLUDES) or []),
+        sealed="reasoning.encrypted_content" in include,
         tools=tools,
         tool_choice=choice,
         constrain_tools=fields.get("constrain_tools") is None or fields.boolean("constrain_tools"),

@@ -177,6 +177,8 @@ def test_null_means_absent_and_unknown_is_ignored():
         ({"background": True}, "unsupported_parameter", "background"),
         ({"conversation": "c"}, "unsupported_parameter", "conversation"),
         ({"prompt": {"id": "p"}}, "unsupported_parameter", "prompt"),
+        ({"top_logprobs": 2}, "unsupported_parameter", "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
         ({"tools": [{}]}, "missing_required_parameter", "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].name"),
         ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
