@@ -7,7 +7,9 @@ a rank whole experts; where there are more ranks than that the experts are cut t
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -61,8 +63,8 @@ def spread(source: Source, names: Iterable[str], ranks: Ranks, heads: int, kv_he
         if kv_heads % kv_shards or ranks.tp % kv_shards:
             refused[f"tp = {ranks.tp} and {kv_heads} KV heads do not divide"] = None
     experts: dict[str, set[int]] = {}
-    total = Fraction(0)
     known: dict[tuple[object, ...], Fraction] = {}
+    counts: Counter[tuple[object, ...]] = Counter()
     for name in names:
         expert, shards, share = _EXPERT.match(name), ranks.tp, 1
         if expert is not None:
@@ -79,12 +81,13 @@ def spread(source: Source, names: Iterable[str], ranks: Ranks, heads: int, kv_he
             except GroupCutError as error:
                 refused[f"{name}: {error}"] = None
                 known[key] = Fraction(source.size(name), shards * share)
-        total += known[key]
+        counts[key] += 1
     for layer, indices in experts.items():
         if len(indices) % ranks.ep:
             refused[f"ep = {ranks.ep} does not divide the {len(indices)} experts of {layer}"] = None
             break
-    return Shares(-int(-total // 1), list(refused))
+    total = sum((known[key] * count for key, count in counts.items()), Fraction(0))
+    return Shares(math.ceil(total), list(refused))
 
 
 def _part(source: Source, name: str, rule: int | None, shards: int) -> Fraction:

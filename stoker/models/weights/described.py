@@ -26,11 +26,15 @@ class DescribedSource:
         self.where = where
         self._tensors = tensors
         self.names = frozenset(tensors)
+        self._sizes = {name: self._size(name) for name in tensors}
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name][1]
 
     def size(self, name: str) -> int:
+        return self._sizes[name]
+
+    def _size(self, name: str) -> int:
         kind, shape = self._tensors[name]
         if kind not in BITS:
             raise ModelError(f"{self.where}: the tensor {name} has the type {kind}, which is not known")

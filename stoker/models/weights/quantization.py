@@ -129,13 +129,15 @@ class QuantizedSource:
         self._scheme = scheme
         names = source.names
         ends = (scheme.numbers, scheme.scales, scheme.shape)
-        self._bases = {name[: -len(scheme.scales)] for name in names if name.endswith(scheme.scales)} | {
+        bases = {name[: -len(scheme.scales)] for name in names if name.endswith(scheme.scales)} | {
             name[: -len(scheme.numbers)]
             for name in names
             if name.endswith(scheme.numbers) and (scheme.numbers != ".weight" or source.kind(name) == "F8_E4M3")
         }
-        used = {base + end for base in self._bases for end in ends if end is not None}
-        self.names = (names - used) | {f"{base}.weight" for base in self._bases}
+        self._parts = {
+            f"{base}.weight": [base + end for end in ends if end is not None and base + end in names] for base in bases
+        }
+        self.names = names.difference(*self._parts.values()) | self._parts.keys()
 
     def shape(self, name: str) -> Shape:
         base = self._base(name)
@@ -145,14 +147,14 @@ class QuantizedSource:
         return (*stored[:-1], stored[-1] * self._scheme.packed) if stored else stored
 
     def size(self, name: str) -> int:
-        return sum(map(self._source.size, self._parts(name)))
+        return sum(map(self._source.size, self._parts.get(name, (name,))))
 
     def check(self, name: str) -> None:
         if self.quantized(name) is None:
             self._source.check(name)
 
     def fetch(self, name: str, idle: Callable[[], None]) -> None:
-        for part in self._parts(name):
+        for part in self._parts.get(name, (name,)):
             self._source.fetch(part, idle)
 
     def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
@@ -190,14 +192,8 @@ class QuantizedSource:
             raise MissingTensorError(self.where, base + end)
         return base + end
 
-    def _parts(self, name: str) -> list[str]:
-        base = self._base(name)
-        ends = (self._scheme.numbers, self._scheme.scales, self._scheme.shape)
-        return [name] if base is None else [base + end for end in ends if end and base + end in self._source.names]
-
     def _base(self, name: str) -> str | None:
-        base = name.removesuffix(".weight")
-        return base if base in self._bases and base != name else None
+        return name.removesuffix(".weight") if name in self._parts else None
 
     def _check_shape(self, base: str, shape: Shape) -> None:
         """Where the format repeats the shape as a tensor of its own it must agree."""
