@@ -15,7 +15,8 @@ from text_models import BUILT_IN, text_model
 from stoker.models.text.family import Family
 from stoker.models.text.parse.engine import OutputParser
 from stoker.models.text.parse.format import format_of
-from stoker.models.text.parse.pieces import PieceReader
+from stoker.models.text.parse.pieces import control_pieces
+from stoker.service.pieces import PieceReader
 from stoker.types.chat import (
     ChatRequest,
     Message,
@@ -102,7 +103,7 @@ def parsed(session: Session, prompt: list[int], output: list[int]) -> Message:
     made = sum(len(message.tool_calls) for message in session.request.messages)
     start = model.prompt_state(prompt)
     parser = OutputParser(format, tools=TOOLS, start=start, history_tool_calls=made, control_known=True)
-    pieces = PieceReader(model.vocabulary, format)
+    pieces = PieceReader(model.detokenizer(), control_pieces(model.vocabulary, format))
     events = [event for index in output for event in parser.push(pieces.push([index]))]
     events += parser.push(pieces.finish())
     events += parser.finish("stop")[0]
