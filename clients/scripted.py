@@ -1,4 +1,5 @@
-"""A Stoker whose engine is a script: gateway, dialects, rendering and parsing are real, the model's words are given.
+"""A Stoker whose engine is a script: gateway, dialects, rendering, grammars and parsing are real, the model's words are
+given.
 
 So a client's tool loop can be looked at without a model that is clever enough for it, and with prompts longer than the
 demo model can read. The script has every tool loop end: it makes one call, and quotes what came back.
@@ -23,6 +24,7 @@ from stoker.gateway.server import serve
 from stoker.models.info import read_info
 from stoker.models.source import resolve
 from stoker.models.text.model import TextModel
+from stoker.service.grammar_trial import GrammarTrial
 from stoker.service.pipeline import Service
 from stoker.types.wire import EngineStats, Generate, Progress, Ready, SampledToken
 
@@ -70,6 +72,7 @@ class ScriptedEngine:
         self._known: list[list[int]] = []
 
     async def generate(self, request: Generate) -> AsyncGenerator[Progress]:
+        """Grammars were tried out before they came here; the script is trusted to keep to them."""
         prompt = self.text.decode(request.prompt_ids)
         self.prompts.append(prompt)
         cached = max((_shared(known, request.prompt_ids) for known in self._known), default=0)
@@ -107,12 +110,14 @@ def scripted_server(script: Script) -> Generator[ScriptedServer]:
         ready.set()
 
     async def run() -> None:
-        service = Service(engine.text, read_info(files), engine, name="demo")
+        trial = GrammarTrial(files)
+        service = Service(engine.text, read_info(files), engine, name="demo", trial=trial)
         config = GatewayConfig(port=0)
         try:
             await serve(create_app(service, config, ()), config, started=listening, stop=stop)
         finally:
             service.close()
+            await trial.close()
             ready.set()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),), name="scripted-server")

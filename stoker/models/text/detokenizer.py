@@ -56,7 +56,7 @@ class Detokenizer(Protocol):
         ...
 
     def finish(self) -> str:
-        """What still waits, U+FFFD for what never became a character. Nothing may be pushed after it."""
+        """What still waits, U+FFFD for what never became a character. What is pushed later begins anew."""
         ...
 
 
