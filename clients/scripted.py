@@ -17,12 +17,14 @@ from pathlib import Path
 
 import msgspec
 
+from clients.server import CheckError
 from stoker.config import GatewayConfig
 from stoker.fleet.backend import State
 from stoker.gateway.app import create_app
 from stoker.gateway.server import serve
 from stoker.models.info import read_info
 from stoker.models.source import resolve
+from stoker.models.text.guidance import Guide
 from stoker.models.text.model import TextModel
 from stoker.service.grammar_trial import GrammarTrial
 from stoker.service.pipeline import Service
@@ -69,14 +71,19 @@ class ScriptedEngine:
         self.prompts: list[str] = []
         self.text = text
         self._script = script
+        self._guide = Guide(text)
         self._known: list[list[int]] = []
 
     async def generate(self, request: Generate) -> AsyncGenerator[Progress]:
-        """Grammars were tried out before they came here; the script is trusted to keep to them."""
+        """Raises CheckError if the request's grammar forbids what the script says."""
         prompt = self.text.decode(request.prompt_ids)
         self.prompts.append(prompt)
         cached = max((_shared(known, request.prompt_ids) for known in self._known), default=0)
         ids = self.text.vocabulary.encode_parts([self._script(prompt)])
+        if request.grammar is not None:
+            matcher = self._guide.compile(request.grammar)
+            if not (all(map(matcher.consume_token, ids)) and matcher.is_accepting()):
+                raise CheckError(f"the grammar of this request forbids {self.text.decode(ids)!r}")
         self._known.append([*request.prompt_ids, *ids])
         for start in range(0, len(ids), STEP):
             tokens = [SampledToken(id=token) for token in ids[start : start + STEP]]

@@ -115,3 +115,13 @@ def test_an_agent_that_fails(script: str, message: str, tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(CheckError, match=message):
         run(AGENTS["codex"], tmp_path, tmp_path, tmp_path, "http://127.0.0.1:1", "Hi")
+
+
+def test_the_script_must_keep_to_the_grammar() -> None:
+    """Else the turns would prove nothing about the tools of the agents."""
+    schema = {"type": "object", "properties": {"path": {"type": "integer"}}, "required": ["path"]}
+    tools: Any = [{"type": "function", "function": {"name": "read", "parameters": schema}}]
+    with scripted_server(SCRIPT) as server, openai.OpenAI(base_url=f"{server.base}/v1", api_key="none") as client:
+        strict = client.with_options(max_retries=0)
+        with pytest.raises(openai.InternalServerError):
+            strict.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Hi"}], tools=tools)
