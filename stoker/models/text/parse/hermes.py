@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from enum import Enum, auto
 
-from stoker.models.text.parse.json_scan import JsonScan, json_kind
+from stoker.models.text.parse.json_scan import JsonScan, ObjectScan, json_kind
 from stoker.models.text.parse.output import Output
 from stoker.models.text.parse.table import Act, State
 
@@ -43,6 +43,7 @@ class HermesCalls:
         self._sent = False  # the call has argument text
         self._given = False  # its arguments are complete
         self._valid = True  # and an object
+        self._loose: ObjectScan | None = None  # arguments that began where JSON broke
         self._waiting: str | None = None  # arguments that came before the name
 
     @property
@@ -179,6 +180,10 @@ class HermesCalls:
             return 0, State.REST if self._calls else State.CONTENT
         if not (self._given and self._valid):
             self._valid = False
+            if self._loose is None and not self._sent:
+                self._loose = ObjectScan()
+            if self._loose is not None:
+                self._loose.feed(text)
             self._send(text)
         return len(text), State.BREAK
 
@@ -197,7 +202,7 @@ class HermesCalls:
         self._out.arguments(text)
 
     def _whole(self) -> bool:
-        return self._given and self._valid
+        return (self._given and self._valid) or (self._loose is not None and self._loose.whole)
 
     def _end(self, *, complete: bool) -> None:
         if complete and not self._sent:

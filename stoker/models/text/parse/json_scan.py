@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+_WHITE = " \t\n\r"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _NUMBER_PART = re.compile(r"[-+.0-9eE]*")
@@ -179,10 +180,27 @@ class JsonScan:
         return at
 
 
+class ObjectScan:
+    """Whether a text, followed as it comes, is one JSON object with nothing but white space around it."""
+
+    def __init__(self) -> None:
+        self._scan = JsonScan()
+        self._more = False
+
+    @property
+    def whole(self) -> bool:
+        """The object is complete, as far as the text goes by now."""
+        return self._scan.kind == "object" and self._scan.done and not self._more
+
+    def feed(self, text: str) -> None:
+        end = self._scan.feed(text)
+        self._more = self._more or bool(text[end:].strip(_WHITE))
+
+
 def json_kind(text: str) -> str | None:
     """The type of the one JSON value that `text` is, white space around it aside; None if it is not JSON."""
     scan = JsonScan()
     end = scan.feed(text)
     if not scan.done:
         scan.finish()
-    return scan.kind if scan.done and not text[end:].strip(" \t\n\r") else None
+    return scan.kind if scan.done and not text[end:].strip(_WHITE) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.models.text.parse.json_scan import JsonScan
+from stoker.models.text.parse.json_scan import ObjectScan
 from stoker.models.text.parse.output import Output
 from stoker.models.text.parse.table import Act, State
 from stoker.types.chat import Tool
@@ -28,7 +28,7 @@ class KimiCalls:
         self._history = history
         self._ids: set[str] = set()
         self._header: list[str] = []
-        self._arguments = JsonScan()
+        self._arguments = ObjectScan()
         self._space: list[str] = []  # white space that may be the end of the arguments
         self._empty = True
         self._nameless: list[str] | None = None  # arguments of a call whose name they must tell
@@ -42,7 +42,7 @@ class KimiCalls:
             case Act.CLOSE:
                 self._end(complete=True)
             case _:
-                self._end(complete=self._empty or self._whole())
+                self._end(complete=self._empty or self._arguments.whole)
 
     def text(self, state: State, text: str) -> tuple[int, State]:
         if state is State.NAME:
@@ -53,10 +53,10 @@ class KimiCalls:
 
     def finish(self, state: State, *, stopped: bool) -> None:
         if state is State.ARGUMENTS:
-            self._end(complete=not self._empty and self._whole())
+            self._end(complete=not self._empty and self._arguments.whole)
 
     def _start(self, header: str) -> None:
-        self._arguments = JsonScan()
+        self._arguments = ObjectScan()
         self._space = []
         self._empty = True
         self._nameless = None
@@ -78,18 +78,11 @@ class KimiCalls:
             self._space.append(text)
 
     def _send(self, text: str) -> None:
-        scan = self._arguments
-        end = scan.feed(text)
-        if scan.done and text[end:].strip(" \t\n\r"):
-            scan.broken = True
+        self._arguments.feed(text)
         if self._nameless is None:
             self._out.arguments(text)
         else:
             self._nameless.append(text)
-
-    def _whole(self) -> bool:
-        scan = self._arguments
-        return scan.kind == "object" and scan.done and not scan.broken
 
     def _end(self, *, complete: bool) -> None:
         if complete and self._empty:
@@ -97,12 +90,12 @@ class KimiCalls:
         if self._nameless is not None:
             arguments = "".join(self._nameless)
             header = "".join(self._header).strip()
-            name = self._named_by(arguments) if self._whole() else None
+            name = self._named_by(arguments) if self._arguments.whole else None
             if not complete or not (name or header):
                 return
             self._out.start(name or header, self._fresh(name or header))
             self._out.arguments(arguments)
-        self._out.done(complete=complete, valid=self._whole())
+        self._out.done(complete=complete, valid=self._arguments.whole)
 
     def _name_and_id(self, header: str) -> tuple[str, str]:
         form = _HEADER.fullmatch(header)

@@ -101,6 +101,13 @@ def test_kimi_white_space_before_thoughts_is_kept_behind_them() -> None:
     assert (result.reasoning, result.content) == ("hm", "\nHi\n<think>")
 
 
+@pytest.mark.parametrize("start", ["reasoning", "content"])
+def test_stray_kimi_markers_are_dropped(start: str) -> None:
+    text = "a<|tool_call_end|>b<|tool_calls_section_end|>c<|tool_call_argument_begin|>d<|tool_call_section_end|>e"
+    result = parse("kimi_k25", text, start=start)
+    assert result.reasoning + result.content == "abcde"
+
+
 def test_kimi_markers_without_tools_do_not_end_reasoning() -> None:
     result = parse("kimi_k25", "a<|tool_call_begin|>b</think>c<|tool_call_end|>d", start="reasoning", tools=())
     assert (result.reasoning, result.content) == ("ab", "cd")
@@ -190,6 +197,8 @@ def hermes(block: str) -> str:
         ('{"name": "now", "arguments": {"a": {"b": [1]}}', [("now", '{"a": {"b": [1]}}', True, True)]),
         ('{"name": "now", "arguments": {"a": tru}}', [("now", '{"a": tru}}\n', True, False)]),
         ('{"name": "now"', [("now", "{}", True, True)]),
+        ('{"name": "now", "arguments" {"a": 1}', [("now", '{"a": 1}\n', True, True)]),
+        ('{"name": "now", arguments: {"a": 1}}', [("now", 'arguments: {"a": 1}}\n', True, False)]),
         ('{"name": "now"} {"name": "search"}', [("now", "{}", True, True), ("search", "{}", True, True)]),
         ('{"name": "now"},\n{"name": "search"}', [("now", "{}", True, True), ("search", "{}", True, True)]),
         ('{"n\\u0061me": "now"}', [("now", "{}", True, True)]),
