@@ -31,11 +31,15 @@ def json_of_literal(text: str) -> str | None:
     """JSON for a Python literal; None if `text` is none. What is no literal as a whole may come out as no JSON."""
     parts: list[str] = []
     at = 0
+    last = None
     while token := _TOKEN.match(text, at):
         at = token.end()
         kind, value = token.lastgroup, token[token.lastgroup or 0]
         if kind == "end":
             return "".join(parts)
+        if kind != "mark" and last not in (None, "mark"):
+            return None  # two values side by side, which must not become one
+        last = kind
         if kind == "string":
             value = json.dumps(_ESCAPE.sub(_unescaped, value[1:-1]), ensure_ascii=False)
         elif kind == "word":

@@ -118,6 +118,8 @@ def test_hostile_schemas_cost_little() -> None:
         ("{}", "array", "{}"),
         ("NaN", "number integer", "NaN"),
         ("[1] [2]", "array", "[1] [2]"),
+        ("1 2", "integer", "1 2"),
+        ("1+2", "integer", "1+2"),
     ],
 )
 def test_values_by_type(text: str, types: str, value: Any) -> None:
