@@ -198,7 +198,7 @@ def parse(parser: OutputParser, pushes: list[list[Piece]], end: str) -> Result:
     return Result.of([*events, *last], reason)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(outputs(), options(), st.sampled_from(["stop", "length", "abort"]), st.data())
 def test_the_result_does_not_depend_on_the_cut(output, make, end, data) -> None:
     name, pieces = output
@@ -209,7 +209,7 @@ def test_the_result_does_not_depend_on_the_cut(output, make, end, data) -> None:
         assert parse(make(name), letters, end).plain == whole.plain
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(outputs(), options(), st.sampled_from(["stop", "length"]))
 def test_what_a_result_promises(output, make, end) -> None:
     """Beyond what Result checks: no control token's text reaches a Kimi client, GLM's arguments are always JSON, and a
@@ -310,8 +310,10 @@ def test_time_is_linear(name: str, what: str) -> None:
 @pytest.mark.parametrize("name", ["kimi_k25", "glm47", "hermes"])
 def test_a_megabyte_of_marks(name: str, what: str) -> None:
     text = ("<tool_call>" if what == "elements" else "") + HOSTILE[what] * (1_000_000 // len(HOSTILE[what]))
+    parser = make_with_tools(name)
     began = time.process_time()
-    parse(make_with_tools(name), [[(text, False)]], "stop")
+    parser.push([(text, False)])
+    parser.finish("stop")
     assert time.process_time() - began < 20
 
 
