@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +10,9 @@ from scheduler_harness import Rig, ids
 
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.lane import Lane
+from stoker.types.plan import StepPlan
 from stoker.types.sampling import SamplingParams
-from stoker.types.wire import Generate
+from stoker.types.wire import Generate, Reasoning
 
 
 def test_one_request_is_chunked_and_decoded() -> None:
@@ -353,3 +355,36 @@ def test_larger_chunks_only_while_nobody_decodes() -> None:
     beside = rig.step()
     assert beside is not None
     assert sum(work.count for work in beside.work) == 16
+
+
+def test_a_held_request_is_stepped_over_until_it_is_released() -> None:
+    rig = Rig()
+    request = Generate(id="held", prompt_ids=[1, 2, 3], sampling=SamplingParams(max_tokens=2))
+    rig.scheduler.add(request, held=True)
+    rig.requests["held"], rig.tokens["held"] = request, []
+    rig.executor.domains.append("")
+    rig.add("free", [4, 5, 6])
+    while rig.step():
+        pass
+    assert rig.tokens["held"] == []
+    rig.assert_as_expected("free")
+    assert not rig.scheduler.idle
+    rig.scheduler.release("nobody")
+    rig.scheduler.release("held")
+    rig.drain()
+    rig.assert_as_expected("held")
+
+
+def test_what_may_be_sampled_is_in_the_plan() -> None:
+    """With every start, so that a log of plans replays and a preempted sequence goes on."""
+    rig = Rig()
+    reasoning = Reasoning(format="hermes", start="none", budget=5, end=(1,))
+    request = Generate(
+        id="a", prompt_ids=[1, 2], sampling=SamplingParams(max_tokens=1), grammar="start: x", reasoning=reasoning
+    )
+    rig.scheduler.add(request)
+    rig.executor.domains.append("")
+    plan = rig.scheduler.plan()
+    assert plan is not None
+    (start,) = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=StepPlan).starts
+    assert (start.grammar, start.reasoning) == ("start: x", reasoning)

@@ -16,7 +16,7 @@ from stoker.models.text.schema import Schema, prepare
 from stoker.models.text.typed_values import TypedValues
 from stoker.types.chat import Tool
 
-MAX_CALLS = 32  # in one answer
+MAX_CALLS, FORCED_CALLS = 32, 8  # in one answer: as the model likes, and where it must call a tool
 _NUMBERED, _HEADS = 8, 256  # calls whose number is fixed, and their heads for all tools; later ones have any number
 _NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from llguidance import regex_to_lark
 
-from stoker.models.text.call_grammar import MAX_CALLS, SYNTAX, Calls, arguments_schema
+from stoker.models.text.call_grammar import FORCED_CALLS, MAX_CALLS, SYNTAX, Calls, arguments_schema
 from stoker.models.text.lark import ANY, Notation, regex_literal
 from stoker.models.text.parse.format import FORMATS
 from stoker.models.text.schema import MAX_BYTES, Schema, check, prepare
@@ -98,7 +98,8 @@ def _whole(
         return _finished(to, f"{lead} {answer}", output)
     syntax = SYNTAX[format]
     forced = choice.mode == "required"
-    most = 1 if not choice.parallel or (forced and len(choice.names) == 1) else MAX_CALLS
+    # Who leaves the model one tool and no choice wants a call, not as many as it can be made to write.
+    most = 1 if not choice.parallel or (forced and len(tools) == 1) else FORCED_CALLS if forced else MAX_CALLS
     lead = _lead(to, format)
     before = sum(len(message.tool_calls) for message in request.messages)
     calls = Calls(to, list(zip(tools, schemas, strict=True)), to.mark(syntax.trigger), most, before)

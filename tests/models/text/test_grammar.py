@@ -185,6 +185,9 @@ def test_one_call_where_the_client_wants_one_and_only_tools_it_names(demo: Guide
     named = grammars(ask(WEATHER, NOW, names=("get_weather",)), format, demo.control)[0]
     assert takes(demo, named, calls_of(format, 0))
     assert not takes(demo, named, calls_of(format, 0, 0))
+    only = grammars(ask(WEATHER), format, demo.control)[0]
+    assert takes(demo, only, calls_of(format, 0))
+    assert not takes(demo, only, calls_of(format, 0, 0))
     allowed = grammars(ask(WEATHER, NOW, names=("now",), mode="auto"), format, demo.control)[0]
     assert takes(demo, allowed, "Hm.")
     assert not takes(demo, allowed, calls_of(format, 0))

@@ -9,6 +9,7 @@ import zlib
 import jsonschema
 import numpy as np
 import pytest
+from random_schemas import random_schema
 
 from stoker.models.text.grammar import grammars
 from stoker.models.text.guidance import Guide
@@ -17,7 +18,6 @@ from stoker.models.text.parse.engine import OutputParser
 from stoker.models.text.parse.format import FORMATS, StartState
 from stoker.models.text.parse.pieces import control_pieces, spelled_marks
 from stoker.types.chat import ChatRequest, Tool, ToolCallDelta, ToolCallDone, ToolCallStart, ToolChoice
-from tests.random_schemas import random_schema
 
 SCHEMAS = 24
 TOKENS = 1500
