@@ -60,11 +60,17 @@ class Grammars:
 
     def constraint(self, start: SequenceStart) -> Constraint | None:
         """What holds for a sequence, None if nothing does. Compiles now what is not known any more, which is the same
-        again. Raises GrammarError only for what was never compiled."""
+        again; a grammar that does not compile is the constraint's error."""
         if start.grammar is None and start.reasoning is None:
             return None
-        matcher = None if start.grammar is None else self.compile(start.grammar)
-        return Constraint(self.guide, matcher, start.reasoning, start.token_ids[start.prompt_len :])
+        output = start.token_ids[start.prompt_len :]
+        try:
+            matcher = None if start.grammar is None else self.compile(start.grammar)
+        except GrammarError as error:
+            failed = Constraint(self.guide, None, None)
+            failed.error = str(error)
+            return failed
+        return Constraint(self.guide, matcher, start.reasoning, output)
 
 
 class Compiler:

@@ -123,12 +123,15 @@ class Generation:
         return prompt if isinstance(prompt, str) else await asyncio.to_thread(self._text.decode, prompt)
 
     def _sampling(self, prompt_len: int, turn: int) -> SamplingParams:
-        """The client's sampling with what only this side knows: what fits, and a seed per choice."""
+        """The client's sampling with what only this side knows: what fits, and a seed per choice. An answer whose form
+        is complete ends there, however long it should be."""
         asked = self.request.sampling
         fits = self._context - prompt_len
+        free = self._constraint.grammar is None
         return msgspec.structs.replace(
             asked,
             max_tokens=fits if asked.max_tokens is None else min(asked.max_tokens, fits),
-            min_tokens=min(asked.min_tokens, fits),
+            min_tokens=min(asked.min_tokens, fits) if free else 0,
+            ignore_eos=asked.ignore_eos and free,
             seed=None if asked.seed is None else _wrap(asked.seed + turn),
         )

@@ -22,7 +22,7 @@ from stoker.types.errors import ErrorKind, StokerError, invalid
 COMMAND = (sys.executable, "-m", "stoker.models.text.try_grammar")
 WORKERS = 2
 WAITING = 64  # trials at most, waiting or running
-SECONDS = 3.0  # for one trial
+SECONDS = 4.0  # for one trial, which takes a tenth of a second where nobody means harm
 START_SECONDS = 30.0  # to start a process, on a machine that is busy
 REMEMBERED = 4096
 
@@ -98,7 +98,7 @@ class _Worker:
         if answer:
             return msgspec.json.decode(answer, type=Verdict)
         await self.end()
-        return "it takes too much memory"
+        return "it cannot be tried out within bounds"
 
     async def end(self) -> None:
         process, self._process = self._process, None

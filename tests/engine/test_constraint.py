@@ -224,3 +224,10 @@ def test_the_tokenizer_is_loaded_for_grammars_only(tiny_text: TextModel) -> None
     assert tiny_text.encode(":")[0] in mask(constraint)  # pyright: ignore[reportOperatorIssue]
     assert grammars.compile(OBJECT) is grammars.compile(OBJECT)
     assert loaded == [1]
+
+
+def test_a_grammar_that_does_not_compile_is_an_error_of_its_sequence(tiny_text: TextModel) -> None:
+    start = SequenceStart(seq=0, token_ids=[1], prompt_len=1, sampling=SamplingParams(), blocks=[], grammar="start: (")
+    constraint = Grammars(lambda: tiny_text).constraint(start)
+    assert constraint is not None
+    assert constraint.error

@@ -84,7 +84,7 @@ async def test_a_worker_that_hangs_or_dies_is_replaced(fake: GrammarTrial) -> No
     assert "too complex" in await reason(fake, "hang")
     assert not processes(fake)
     assert await fake.check(("good 1",)) == "good 1"
-    assert "memory" in await reason(fake, "die")
+    assert "within bounds" in await reason(fake, "die")
     assert await fake.check(("good 2",)) == "good 2"
 
 

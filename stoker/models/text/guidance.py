@@ -25,8 +25,8 @@ LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-_WALKS, _STEPS = 2, 200
-_ENOUGH = 1.0  # seconds of the processor after which a trial ends
+_WALKS, _STEPS = 2, 100
+_ENOUGH = 0.5  # seconds of the processor after which a trial ends
 _SLOW = 0.01  # seconds of the processor for a step; a sane grammar takes a tenth of it
 
 
