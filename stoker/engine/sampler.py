@@ -125,13 +125,15 @@ def sample(
 def _masked(logits: torch.Tensor, allowed: Allowed) -> torch.Tensor:
     """A copy of logits [N, V] without the tokens that a grammar does not allow."""
     vocab, device = logits.shape[1], logits.device
-    words = allowed.words.to(device, non_blocking=True)
-    bits = (words.unsqueeze(2) >> torch.arange(32, dtype=torch.int32, device=device) & 1).flatten(1).bool()
-    if bits.shape[1] < vocab:
-        bits = torch.nn.functional.pad(bits, (0, vocab - bits.shape[1]))
+    octets = allowed.words.view(torch.uint8).to(device, non_blocking=True).unsqueeze(2)
+    barred = (octets & 2 ** torch.arange(8, dtype=torch.uint8, device=device)).eq(0).flatten(1)
+    if barred.shape[1] < vocab:
+        barred = torch.nn.functional.pad(barred, (0, vocab - barred.shape[1]), value=True)
+    barred = barred[:, :vocab]
+    if len(allowed.rows) == len(logits):
+        return logits.masked_fill(barred, -math.inf)
     at = torch.tensor(allowed.rows, device=device)
-    picked = logits.index_select(0, at).masked_fill_(~bits[:, :vocab], -math.inf)
-    return logits.index_copy(0, at, picked)
+    return logits.index_copy(0, at, logits.index_select(0, at).masked_fill_(barred, -math.inf))
 
 
 def _edited(logits: torch.Tensor, rows: Sequence[SamplerRow]) -> torch.Tensor:
