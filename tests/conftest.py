@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from stoker.models.source import ModelFiles, resolve
 from stoker.models.text.model import TextModel
+
+# The same examples on every run and machine; a machine that is busy is no failure.
+settings.register_profile("stoker", derandomize=True, deadline=None)
+settings.load_profile("stoker")
 
 CHATML = """\
 {%- if messages[0]['role'] == 'system' %}

@@ -119,7 +119,7 @@ def test_any_value_in_any_place(decode, data):
     decode(copy.deepcopy(body), session=None)
     for _ in range(data.draw(st.integers(1, 3))):
         container, key = data.draw(st.sampled_from(places(body)))
-        container[key] = data.draw(VALUES)
+        container[key] = copy.deepcopy(data.draw(VALUES))  # what is drawn may be drawn again, and is changed here
     read(decode, body)
 
 

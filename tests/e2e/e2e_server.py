@@ -43,7 +43,8 @@ class Server:
         raise AssertionError(f"not ready: {self.log.read_text(encoding='utf-8')[-2000:]}")
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
+        whole, _, _ = self.log.read_text(encoding="utf-8").rpartition("\n")  # the last line may be half written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def engine_pid(self) -> int:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text(encoding="ascii")
