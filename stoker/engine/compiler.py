@@ -19,7 +19,7 @@ from stoker.models.text.guidance import GrammarError, Guide
 from stoker.models.text.model import TextModel
 from stoker.types.plan import SequenceStart
 
-KEPT = 256  # grammars
+KEPT = 64  # grammars; one of the demo model's takes about 5 MB once it has been walked
 
 
 class Grammars:
