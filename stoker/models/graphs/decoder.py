@@ -5,7 +5,7 @@ A family's module says which parts it is made of; the parts are modules of their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,29 +47,42 @@ class Block:
     feed_post_norm: torch.Tensor | None = None
 
 
+class DecoderConfig(Protocol):
+    """What every family's parsed configuration says of the frame, under the names of config.json."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def num_hidden_layers(self) -> int: ...
+
+    @property
+    def rms_norm_eps(self) -> float: ...
+
+    @property
+    def tie_word_embeddings(self) -> bool: ...
+
+
 class Decoder:
     """A `Graph`."""
 
     def __init__(
-        self,
-        weights: Checkpoint,
-        blocks: Sequence[Block],
-        rotary: Rotary,
-        *,
-        vocab_size: int,
-        hidden: int,
-        epsilon: float,
-        tied: bool,
+        self, config: DecoderConfig, weights: Checkpoint, rotary: Rotary, block: Callable[[int, str], Block]
     ) -> None:
-        """Takes the rest of the checkpoint once `blocks` are loaded; raises ModelError if tensors are left over."""
-        self._blocks = blocks
+        """Takes all of the checkpoint: `block` loads a layer by its number and the name its tensors lie below. Raises
+        ModelError if tensors are missing, misshapen or left over."""
+        vocab_size, hidden = config.vocab_size, config.hidden_size
+        self._blocks = [block(layer, f"model.layers.{layer}") for layer in range(config.num_hidden_layers)]
         self._rotary = rotary
         self._vocab_size = vocab_size
-        self._epsilon = epsilon
+        self._epsilon = config.rms_norm_eps
         self._dtype = weights.dtype
         self._embedding = weights.tensor("model.embed_tokens.weight", (vocab_size, hidden))
         self._norm = weights.tensor("model.norm.weight", (hidden,))
-        if tied:
+        if config.tie_word_embeddings:
             self._head = Weight(self._embedding)  # as it is: a second layout would double the largest matrix
             if "lm_head.weight" in weights:
                 weights.tensor("lm_head.weight", (vocab_size, hidden))  # some writers store the tied copy too

@@ -14,7 +14,7 @@ from stoker.models.graphs.decoder import Attention, Block, Decoder, FeedForward,
 from stoker.models.graphs.mla import LatentAttention, LatentShape
 from stoker.models.graphs.mlp import GatedMLP
 from stoker.models.graphs.moe import CorrectedExperts, MoE
-from stoker.models.graphs.rotary import Rotary, Scaling, frequencies, magnitude, softmax_factor
+from stoker.models.graphs.rotary import Rotary, Scaling, softmax_factor
 from stoker.models.source import ModelError
 from stoker.models.weights.checkpoint import Checkpoint
 
@@ -128,29 +128,19 @@ def assemble(config: DeepseekConfig, weights: Checkpoint, attention: Callable[[i
     ignore_drafts(weights, config.num_hidden_layers, config.num_nextn_predict_layers)
     weights.ignore(r".*\.self_attn\.rotary_emb\.inv_freq")  # a table that some writers store
     hidden = config.hidden_size
-    blocks: list[Block] = []
-    for layer, kind in enumerate(config.mlp_layer_types):
-        name = f"model.layers.{layer}"
+
+    def block(layer: int, name: str) -> Block:
         feed: FeedForward
-        if kind == "sparse":
+        if config.mlp_layer_types[layer] == "sparse":
             feed = MoE.load(weights, f"{name}.mlp", hidden, config.mixture)
         else:
             feed = GatedMLP.load(weights, f"{name}.mlp", hidden, config.intermediate_size)
-        blocks.append(
-            Block(
-                attention_norm=weights.tensor(f"{name}.input_layernorm.weight", (hidden,)),
-                attention=attention(layer, f"{name}.self_attn"),
-                feed_norm=weights.tensor(f"{name}.post_attention_layernorm.weight", (hidden,)),
-                feed=feed,
-            )
+        return Block(
+            attention_norm=weights.tensor(f"{name}.input_layernorm.weight", (hidden,)),
+            attention=attention(layer, f"{name}.self_attn"),
+            feed_norm=weights.tensor(f"{name}.post_attention_layernorm.weight", (hidden,)),
+            feed=feed,
         )
-    turning = frequencies(config.qk_rope_head_dim, config.rope_theta, config.rope_scaling)
-    return Decoder(
-        weights,
-        blocks,
-        Rotary(turning.to(weights.device), config.rope_interleave, magnitude(config.rope_scaling)),
-        vocab_size=config.vocab_size,
-        hidden=hidden,
-        epsilon=config.rms_norm_eps,
-        tied=config.tie_word_embeddings,
-    )
+
+    rotary = Rotary.of(config, config.qk_rope_head_dim, weights.device, paired=config.rope_interleave)
+    return Decoder(config, weights, rotary, block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from stoker.models.graphs import config as configuration
 from stoker.models.graphs.decoder import Block, Decoder
 from stoker.models.graphs.gqa import GroupedAttention, Grouping
 from stoker.models.graphs.mlp import GatedMLP
-from stoker.models.graphs.rotary import Rotary, Scaling, frequencies, magnitude
+from stoker.models.graphs.rotary import Rotary, Scaling
 from stoker.models.weights.checkpoint import Checkpoint
 
 
@@ -66,19 +67,11 @@ def parse_config(config: Mapping[str, Any], where: str) -> Glm4Config:
 def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
     """The graph of a config.json. Raises ModelError if it is not supported or the checkpoint does not fit it."""
     parsed = parse_config(config, weights.where)
-    turning = frequencies(parsed.rotary, parsed.rope_theta, parsed.rope_scaling)
-    return Decoder(
-        weights,
-        [_load_block(parsed, weights, f"model.layers.{index}") for index in range(parsed.num_hidden_layers)],
-        Rotary(turning.to(weights.device), paired=True, magnitude=magnitude(parsed.rope_scaling)),
-        vocab_size=parsed.vocab_size,
-        hidden=parsed.hidden_size,
-        epsilon=parsed.rms_norm_eps,
-        tied=parsed.tie_word_embeddings,
-    )
+    rotary = Rotary.of(parsed, parsed.rotary, weights.device, paired=True)
+    return Decoder(parsed, weights, rotary, partial(_load_block, parsed, weights))
 
 
-def _load_block(config: Glm4Config, weights: Checkpoint, name: str) -> Block:
+def _load_block(config: Glm4Config, weights: Checkpoint, _: int, name: str) -> Block:
     hidden = config.hidden_size
     return Block(
         attention_norm=weights.tensor(f"{name}.input_layernorm.weight", (hidden,)),

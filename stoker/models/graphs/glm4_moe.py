@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from stoker.models.graphs import config as configuration
@@ -10,7 +11,7 @@ from stoker.models.graphs.decoder import Block, Decoder, FeedForward, ignore_dra
 from stoker.models.graphs.gqa import GroupedAttention, Grouping
 from stoker.models.graphs.mlp import GatedMLP
 from stoker.models.graphs.moe import CorrectedExperts, MoE
-from stoker.models.graphs.rotary import Rotary, Scaling, frequencies, magnitude
+from stoker.models.graphs.rotary import Rotary, Scaling
 from stoker.models.weights.checkpoint import Checkpoint
 
 
@@ -78,20 +79,12 @@ def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
     """The graph of a config.json. Raises ModelError if it is not supported or the checkpoint does not fit it."""
     parsed = parse_config(config, weights.where)
     ignore_drafts(weights, parsed.num_hidden_layers, parsed.num_nextn_predict_layers)
-    turning = frequencies(parsed.rotary, parsed.rope_theta, parsed.rope_scaling)
-    return Decoder(
-        weights,
-        [_load_block(parsed, weights, index) for index in range(parsed.num_hidden_layers)],
-        Rotary(turning.to(weights.device), magnitude=magnitude(parsed.rope_scaling)),
-        vocab_size=parsed.vocab_size,
-        hidden=parsed.hidden_size,
-        epsilon=parsed.rms_norm_eps,
-        tied=parsed.tie_word_embeddings,
-    )
+    rotary = Rotary.of(parsed, parsed.rotary, weights.device)
+    return Decoder(parsed, weights, rotary, partial(_load_block, parsed, weights))
 
 
-def _load_block(config: Glm4MoeConfig, weights: Checkpoint, index: int) -> Block:
-    name, hidden = f"model.layers.{index}", config.hidden_size
+def _load_block(config: Glm4MoeConfig, weights: Checkpoint, index: int, name: str) -> Block:
+    hidden = config.hidden_size
     feed: FeedForward
     if index < config.first_k_dense_replace:
         feed = GatedMLP.load(weights, f"{name}.mlp", hidden, config.intermediate_size)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from stoker.models.graphs import config as configuration
 from stoker.models.graphs.decoder import Block, Decoder
 from stoker.models.graphs.gqa import GroupedAttention, Grouping
 from stoker.models.graphs.mlp import GatedMLP
-from stoker.models.graphs.rotary import Rotary, Scaling, frequencies, magnitude
+from stoker.models.graphs.rotary import Rotary, Scaling
 from stoker.models.weights.checkpoint import Checkpoint
 
 
@@ -71,21 +73,14 @@ def parse_config(config: Mapping[str, Any], where: str) -> LlamaConfig:
 def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
     """The graph of a config.json. Raises ModelError if it is not supported or the checkpoint does not fit it."""
     parsed = parse_config(config, weights.where)
-    turning = frequencies(parsed.head_dim, parsed.rope_theta, parsed.rope_scaling)
+    rotary = Rotary.of(parsed, parsed.head_dim, weights.device)
     if "rope_freqs.weight" in weights:  # how a GGUF tells llama3 scaling
-        turning = turning / weights.tensor("rope_freqs.weight", tuple(turning.shape), torch.float32).cpu()
-    return Decoder(
-        weights,
-        [_load_block(parsed, weights, f"model.layers.{index}") for index in range(parsed.num_hidden_layers)],
-        Rotary(turning.to(weights.device), magnitude=magnitude(parsed.rope_scaling)),
-        vocab_size=parsed.vocab_size,
-        hidden=parsed.hidden_size,
-        epsilon=parsed.rms_norm_eps,
-        tied=parsed.tie_word_embeddings,
-    )
+        stretched = weights.tensor("rope_freqs.weight", tuple(rotary.frequencies.shape), torch.float32)
+        rotary = replace(rotary, frequencies=rotary.frequencies / stretched)
+    return Decoder(parsed, weights, rotary, partial(_load_block, parsed, weights))
 
 
-def _load_block(config: LlamaConfig, weights: Checkpoint, name: str) -> Block:
+def _load_block(config: LlamaConfig, weights: Checkpoint, _: int, name: str) -> Block:
     hidden = config.hidden_size
     return Block(
         attention_norm=weights.tensor(f"{name}.input_layernorm.weight", (hidden,)),

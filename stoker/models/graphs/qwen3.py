@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from stoker.models.graphs.decoder import Block, Decoder, FeedForward
 from stoker.models.graphs.gqa import GroupedAttention, Grouping
 from stoker.models.graphs.mlp import GatedMLP
 from stoker.models.graphs.moe import Mixture, MoE
-from stoker.models.graphs.rotary import Rotary, Scaling, frequencies, magnitude
+from stoker.models.graphs.rotary import Rotary, Scaling
 from stoker.models.source import ModelError
 from stoker.models.weights.checkpoint import Checkpoint
 
@@ -90,20 +91,12 @@ def parse_config(config: Mapping[str, Any], where: str) -> Qwen3Config:
 def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
     """The graph of a config.json. Raises ModelError if it is not supported or the checkpoint does not fit it."""
     parsed = parse_config(config, weights.where)
-    turning = frequencies(parsed.head_dim, parsed.rope_theta, parsed.rope_scaling)
-    return Decoder(
-        weights,
-        [_load_block(parsed, weights, index) for index in range(parsed.num_hidden_layers)],
-        Rotary(turning.to(weights.device), magnitude=magnitude(parsed.rope_scaling)),
-        vocab_size=parsed.vocab_size,
-        hidden=parsed.hidden_size,
-        epsilon=parsed.rms_norm_eps,
-        tied=parsed.tie_word_embeddings,
-    )
+    rotary = Rotary.of(parsed, parsed.head_dim, weights.device)
+    return Decoder(parsed, weights, rotary, partial(_load_block, parsed, weights))
 
 
-def _load_block(config: Qwen3Config, weights: Checkpoint, index: int) -> Block:
-    name, hidden = f"model.layers.{index}", config.hidden_size
+def _load_block(config: Qwen3Config, weights: Checkpoint, index: int, name: str) -> Block:
+    hidden = config.hidden_size
     feed: FeedForward
     if config.sparse(index):
         feed = MoE.load(weights, f"{name}.mlp", hidden, config.mixture)

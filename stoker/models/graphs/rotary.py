@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -114,6 +114,16 @@ def _mscale(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+class RotaryConfig(Protocol):
+    """The part of a parsed configuration that says how positions turn."""
+
+    @property
+    def rope_theta(self) -> float: ...
+
+    @property
+    def rope_scaling(self) -> Scaling | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rotary:
     """The rotation of one model; `frequencies` float32 lie on the model's device."""
@@ -121,6 +131,12 @@ class Rotary:
     frequencies: torch.Tensor
     paired: bool = False
     magnitude: float = 1.0
+
+    @classmethod
+    def of(cls, config: RotaryConfig, dimensions: int, device: torch.device, *, paired: bool = False) -> Rotary:
+        """The rotation of the first `dimensions` of each head."""
+        turning = frequencies(dimensions, config.rope_theta, config.rope_scaling)
+        return cls(turning.to(device), paired, magnitude(config.rope_scaling))
 
     def at(self, positions: torch.Tensor, dtype: torch.dtype) -> Turns:
         return turns(positions, self.frequencies, dtype, paired=self.paired, magnitude=self.magnitude)
