@@ -70,6 +70,33 @@ class Float8Blocks:
 
 
 @dataclass(frozen=True, slots=True)
+class Float8Rows:
+    """values float8_e4m3fn [out, in] and scale [out, 1], one per row: value * scale. A row may be cut, its parts keep
+    its scale."""
+
+    values: torch.Tensor
+    scale: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.values.shape[0], self.values.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
+
+    def dense(self, dtype: torch.dtype) -> torch.Tensor:
+        return (self.values.float() * self.scale.float()).to(dtype)
+
+    def part(self, axis: int, index: int, count: int) -> Float8Rows:
+        values, scale = _cut(self, (self.values, self.scale.expand(self.shape)), axis, index, count, 1)
+        return Float8Rows(values, scale[:, :1])
+
+    def to(self, device: torch.device) -> Float8Rows:
+        return Float8Rows(self.values.to(device), self.scale.to(device))
+
+
+@dataclass(frozen=True, slots=True)
 class Int4Groups:
     """packed int32 [out, in / 8], the lowest nibble first, and scale [out, in / group]: (nibble - 8) * scale."""
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stoker.kernels.linear import Weight, linear
-from stoker.kernels.quantized import Float8Blocks, GroupCutError, Int4Groups, Mxfp4, Quantized
+from stoker.kernels.quantized import Float8Blocks, Float8Rows, GroupCutError, Int4Groups, Mxfp4, Quantized
 
 ROWS, COLUMNS = 20, 96
 BLOCK = (8, 40)  # neither divides the matrix: there are edge blocks
@@ -37,6 +37,14 @@ def _float8_blocks(random: torch.Generator) -> tuple[Quantized, torch.Tensor]:
         for r in range(ROWS)
     ]
     return Float8Blocks(bytes_.view(torch.float8_e4m3fn), scale, BLOCK), torch.tensor(values)
+
+
+def _float8_rows(random: torch.Generator) -> tuple[Quantized, torch.Tensor]:
+    bytes_ = torch.randint(0, 256, (ROWS, COLUMNS), generator=random, dtype=torch.uint8)
+    bytes_[bytes_ & 127 == 127] = 3
+    scale = torch.rand(ROWS, 1, generator=random).bfloat16()
+    values = [[_rounded(_float8(int(byte)) * float(scale[r])) for byte in row] for r, row in enumerate(bytes_)]
+    return Float8Rows(bytes_.view(torch.float8_e4m3fn), scale), torch.tensor(values)
 
 
 def _int4_groups(random: torch.Generator) -> tuple[Quantized, torch.Tensor]:
@@ -68,10 +76,10 @@ def _mxfp4(random: torch.Generator) -> tuple[Quantized, torch.Tensor]:
     return Mxfp4(torch.tensor(packed, dtype=torch.uint8), exponents), values.float()
 
 
-KINDS = [_float8_blocks, _int4_groups, _mxfp4]
+KINDS = [_float8_blocks, _float8_rows, _int4_groups, _mxfp4]
 
 
-@pytest.fixture(params=KINDS, ids=["float8", "int4", "mxfp4"])
+@pytest.fixture(params=KINDS, ids=["float8 blocks", "float8 rows", "int4", "mxfp4"])
 def stored(request: pytest.FixtureRequest) -> tuple[Quantized, torch.Tensor]:
     return request.param(torch.Generator().manual_seed(5))
 
@@ -136,7 +144,14 @@ def test_shards_of_blocks() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "axis", "count"),
-    [(_int4_groups, 1, 2), (_mxfp4, 1, 4), (_float8_blocks, 0, 2), (_float8_blocks, 1, 3), (_int4_groups, 0, 3)],
+    [
+        (_int4_groups, 1, 2),
+        (_mxfp4, 1, 4),
+        (_float8_blocks, 0, 2),
+        (_float8_blocks, 1, 3),
+        (_int4_groups, 0, 3),
+        (_float8_rows, 1, 5),
+    ],
 )
 def test_a_shard_that_would_cut_a_group_is_refused(kind: object, axis: int, count: int) -> None:
     assert callable(kind)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from stoker.kernels.quantized import MXFP4_GROUP, Float8Blocks, Int4Groups, Mxfp4, Quantized
+from stoker.kernels.quantized import MXFP4_GROUP, Float8Blocks, Float8Rows, Int4Groups, Mxfp4, Quantized
 from stoker.models.source import ModelError
 from stoker.models.weights.checkpoint import Codes, MissingTensorError, Source
 
@@ -34,7 +34,8 @@ class StoredSource(Source, Protocol):
 class Scheme:
     """`X.weight` is held in `X + numbers` and `X + scales`, and in `X + shape` where the format has that.
 
-    A matrix [out, in] has numbers of [out, in / packed] in `dtype`, and a scale per `group` rows and columns.
+    A matrix [out, in] has numbers of [out, in / packed] in `dtype`, and a scale per `group` rows and columns; None is
+    all columns.
     """
 
     numbers: str
@@ -42,15 +43,17 @@ class Scheme:
     shape: str | None
     dtype: torch.dtype
     packed: int
-    group: tuple[int, int]
+    group: tuple[int, int | None]
 
     def matrix(self, numbers: torch.Tensor, scales: torch.Tensor) -> Quantized:
+        rows, columns = self.group
         if self.dtype == torch.float8_e4m3fn:
-            return Float8Blocks(numbers, scales, self.group)
+            return Float8Rows(numbers, scales) if columns is None else Float8Blocks(numbers, scales, (rows, columns))
         return Int4Groups(numbers, scales) if self.dtype == torch.int32 else Mxfp4(numbers, scales)
 
 
 _FLOAT8 = Scheme(".weight", ".weight_scale_inv", None, torch.float8_e4m3fn, 1, (128, 128))
+_FLOAT8_ROWS = Scheme(".weight", ".weight_scale", None, torch.float8_e4m3fn, 1, (1, None))
 _INT4 = Scheme(".weight_packed", ".weight_scale", ".weight_shape", torch.int32, 8, (1, 32))
 _MXFP4 = Scheme(".weight_packed", ".weight_scale", None, torch.uint8, 2, (1, MXFP4_GROUP))
 # keys that change nothing of what is stored, or how activations are quantised by engines that do that
@@ -94,7 +97,10 @@ def take_scheme(config: dict[str, Any], where: str) -> Scheme | None:
 
 
 def _compressed(values: dict[str, Any], where: str) -> Scheme:
-    """Takes the groups out of a compressed-tensors configuration: one, of 4-bit weights in groups."""
+    """Takes the groups out of a compressed-tensors configuration: one, of 4-bit weights in groups or 8-bit in rows.
+
+    Activations that engines may quantise as they go need nothing from the files; others are refused.
+    """
     groups = values.pop("config_groups", None)
     if not isinstance(groups, dict) or len(groups) != 1:
         raise ModelError(
@@ -102,17 +108,21 @@ def _compressed(values: dict[str, Any], where: str) -> Scheme:
         )
     group: dict[str, Any] = next(iter(groups.values()))
     weights: dict[str, Any] = dict(group.get("weights") or {})
-    if group.get("input_activations") or group.get("output_activations"):
-        raise ModelError(f"{where}: quantised activations in config_groups are not supported, only weights")
+    activations: dict[str, Any] = group.get("input_activations") or {"dynamic": True}
+    if activations.get("dynamic") is not True or group.get("output_activations"):
+        raise ModelError(f"{where}: activations with scales of their own in config_groups are not supported")
     kind = (group.get("format") or values.get("format"), weights.pop("type", None))
     size = weights.pop("group_size", None)
-    expected = {"num_bits": 4, "strategy": "group", "symmetric": True}
+    rows = kind == ("float-quantized", "float")
+    expected = {"num_bits": 8 if rows else 4, "strategy": "channel" if rows else "group", "symmetric": True}
     for key, value in expected.items():
         if weights.pop(key, None) != value:
-            raise ModelError(f"{where}: quantised weights are supported only with {key} = {value!r}")
+            raise ModelError(f"{where}: weights of format and type {kind!r} are supported only with {key} = {value!r}")
     for key, value in weights.items():
         if key not in _INERT_WEIGHTS and value not in (None, False):
             raise ModelError(f"{where}: quantised weights with {key} = {value!r} are not supported")
+    if rows and size is None:
+        return _FLOAT8_ROWS
     if kind == ("pack-quantized", "int") and isinstance(size, int) and size > 0 and size % 8 == 0:
         return replace(_INT4, group=(1, size))
     if kind == ("mxfp4-pack-quantized", "float") and size == MXFP4_GROUP:
@@ -175,15 +185,16 @@ class QuantizedSource:
             raise ModelError(
                 f"{self.where}: the tensor {base}{scheme.numbers} is {found}, not a matrix of {scheme.dtype}"
             )
-        rows, columns = (-(-size // group) for size, group in zip(shape, scheme.group, strict=True))
+        rows, columns = (-(-size // (group or max(size, 1))) for size, group in zip(shape, scheme.group, strict=True))
         kinds = {torch.uint8} if scheme.dtype == torch.uint8 else {torch.float32, torch.bfloat16, torch.float16}
         if tuple(scales.shape) != (rows, columns) or scales.dtype not in kinds:
             raise ModelError(
                 f"{self.where}: the tensor {base}{scheme.scales} is {scales.dtype} {list(scales.shape)}, a matrix "
                 f"{list(shape)} in groups of {list(scheme.group)} has scales of [{rows}, {columns}]"
             )
-        if scheme.packed > 1 and shape[1] % scheme.group[1]:
-            raise ModelError(f"{self.where}: {shape[1]} columns of {name} are not whole groups of {scheme.group[1]}")
+        group = scheme.group[1]
+        if scheme.packed > 1 and group is not None and shape[1] % group:
+            raise ModelError(f"{self.where}: {shape[1]} columns of {name} are not whole groups of {group}")
         self._check_shape(base, shape)
         return scheme.matrix(numbers, scales)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stoker.kernels.quantized import Float8Blocks, Int4Groups, Mxfp4, Quantized
+from stoker.kernels.quantized import Float8Blocks, Float8Rows, Int4Groups, Mxfp4, Quantized
 from stoker.models.loader import load_graph
 from stoker.models.source import ModelError, ModelFiles
 from stoker.models.weights.checkpoint import Checkpoint
@@ -33,13 +33,23 @@ INT4 = {
 }  # fmt: skip
 MXFP4: dict[str, Any] = copy.deepcopy(INT4) | {"format": "mxfp4-pack-quantized"}
 MXFP4["config_groups"]["group_0"]["weights"] |= {"type": "float", "scale_dtype": "torch.uint8"}
-CONFIGS = {"fp8": FP8, "int4": INT4, "mxfp4": MXFP4}
+FP8_ROWS: dict[str, Any] = copy.deepcopy(INT4) | {"format": "float-quantized"}
+FP8_ROWS["config_groups"]["group_0"] = {
+    "targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "group_size": None},
+    "input_activations": {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True},
+}
+CONFIGS = {"fp8": FP8, "fp8 rows": FP8_ROWS, "int4": INT4, "mxfp4": MXFP4}
 NAME = "model.layers.1.mlp.up_proj"
 
 
 def _quantise(kind: str, name: str, matrix: torch.Tensor, random: torch.Generator) -> tuple[Tensors, Quantized]:
     """Random numbers of a matrix's shape, small enough that the model stays sane."""
     rows, columns = matrix.shape
+    if kind == "fp8 rows":
+        numbers = (torch.randn(rows, columns, generator=random) * 8).to(torch.float8_e4m3fn)
+        scale = (torch.rand(rows, 1, generator=random) / 50).bfloat16()
+        return {f"{name}.weight": numbers, f"{name}.weight_scale": scale}, Float8Rows(numbers, scale)
     if kind == "fp8":
         numbers = (torch.randn(rows, columns, generator=random) * 8).to(torch.float8_e4m3fn)
         scale = torch.rand(-(-rows // 32), -(-columns // 20), generator=random) / 50
@@ -57,7 +67,7 @@ def _quantise(kind: str, name: str, matrix: torch.Tensor, random: torch.Generato
     return stored | {f"{name}.weight_scale": exponents}, Mxfp4(packed, exponents)
 
 
-@pytest.fixture(scope="module", params=["fp8", "int4", "mxfp4"])
+@pytest.fixture(scope="module", params=CONFIGS)
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -73,7 +83,7 @@ def folders(kind: str, tiny_llama: ModelFiles, tmp_path_factory: pytest.TempPath
     stored, plain = load_file(dense / "model.safetensors"), load_file(dense / "model.safetensors")
     for name, tensor in plain.items():
         base = name.removesuffix(".weight")
-        if "_proj" in name and (kind == "fp8" or tensor.shape[1] % 32 == 0):
+        if "_proj" in name and (kind.startswith("fp8") or tensor.shape[1] % 32 == 0):
             parts, matrix = _quantise(kind, base, tensor, random)
             del stored[name]
             stored |= parts
@@ -182,9 +192,9 @@ def _changed(base: dict[str, Any], **changes: object) -> dict[str, Any]:
     return copy.deepcopy(base) | changes
 
 
-def _weights(**changes: object) -> dict[str, Any]:
-    config = copy.deepcopy(INT4)
-    config["config_groups"]["group_0"]["weights"] |= changes  # type: ignore[index]
+def _weights(base: dict[str, Any] = INT4, part: str = "weights", **changes: object) -> dict[str, Any]:
+    config = copy.deepcopy(base)
+    config["config_groups"]["group_0"][part] |= changes
     return config
 
 
@@ -204,6 +214,10 @@ def _weights(**changes: object) -> dict[str, Any]:
         (_weights(strategy="channel"), "strategy = 'group'"),
         (_weights(actorder="group"), "actorder = 'group'"),
         (_weights(group_size=12), "groups of 12"),
+        (_weights(FP8_ROWS, num_bits=4), "num_bits = 8"),
+        (_weights(FP8_ROWS, strategy="tensor"), "strategy = 'channel'"),
+        (_weights(FP8_ROWS, group_size=32), "groups of 32"),
+        (_weights(FP8_ROWS, "input_activations", dynamic=False), "activations with scales of their own"),
         ("fp8", "must be an object"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from parity_rig import CPU, Reference, Rig, chunks, decode, prefix_hits, randomise, reference_of
+from quantisers import Quantiser, compressed_tensors, float8_blocks, float8_rows, int4_groups, mxfp4
 from safetensors.torch import load_file, save_file
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
@@ -17,7 +18,6 @@ from stoker.models.context import Graph
 from stoker.models.loader import load_graph
 from stoker.models.source import ModelFiles
 
-Tensors = dict[str, torch.Tensor]
 SHAPES: dict[str, Any] = {
     "vocab_size": 131, "hidden_size": 64, "intermediate_size": 80, "moe_intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12,
@@ -26,56 +26,13 @@ SHAPES: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}, "tie_word_embeddings": False,
 }  # fmt: skip
 BLOCK = (32, 48)
-_INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
-
-
-def _compressed(style: str, **weights: object) -> dict[str, Any]:
-    groups = {"group_0": {"targets": ["Linear"], "input_activations": None, "weights": _INT4 | weights}}
-    return {"quant_method": "compressed-tensors", "format": style, "config_groups": groups, "ignore": ["lm_head"]}
-
-
-def _fp8(name: str, matrix: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    """One scale per block, block by block."""
-    rows, columns = matrix.shape
-    numbers, values = torch.empty_like(matrix, dtype=torch.float8_e4m3fn), torch.empty_like(matrix)
-    scale = torch.empty(-(-rows // BLOCK[0]), -(-columns // BLOCK[1]))
-    for i in range(scale.shape[0]):
-        for j in range(scale.shape[1]):
-            area = slice(i * BLOCK[0], (i + 1) * BLOCK[0]), slice(j * BLOCK[1], (j + 1) * BLOCK[1])
-            scale[i, j] = matrix[area].abs().max() / 448
-            numbers[area] = (matrix[area] / scale[i, j]).to(torch.float8_e4m3fn)
-            values[area] = numbers[area].float() * scale[i, j]
-    return {f"{name}.weight": numbers, f"{name}.weight_scale_inv": scale}, values
-
-
-def _int4(name: str, matrix: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    groups = matrix.view(len(matrix), -1, 32)
-    scale = (groups.abs().amax(-1) / 7).bfloat16()
-    codes = (groups / scale.float()[..., None]).round().clamp(-8, 7)
-    eights = (codes.long() + 8).view(len(matrix), -1, 8)
-    words = sum(eights[..., place] << 4 * place for place in range(8))
-    assert isinstance(words, torch.Tensor)
-    packed = torch.where(words >= 1 << 31, words - (1 << 32), words).int()
-    stored = {".weight_packed": packed, ".weight_scale": scale, ".weight_shape": torch.tensor(matrix.shape)}
-    return {name + end: part for end, part in stored.items()}, (codes * scale.float()[..., None]).view(matrix.shape)
-
-
-def _mxfp4(name: str, matrix: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
-    groups = matrix.view(len(matrix), -1, 32)
-    powers = groups.abs().amax(-1).log2().floor() - 2
-    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-    numbers = torch.cat((numbers, -numbers))
-    codes = (groups[..., None] / powers.exp2()[..., None, None] - numbers).abs().argmin(-1)
-    values = (numbers[codes] * powers.exp2()[..., None]).view(matrix.shape)
-    pairs = codes.view(len(matrix), -1, 2)
-    packed = (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8)
-    return {f"{name}.weight_packed": packed, f"{name}.weight_scale": (powers + 127).to(torch.uint8)}, values
-
-
-KINDS: dict[str, tuple[Callable[..., tuple[Tensors, torch.Tensor]], str, dict[str, Any]]] = {
-    "fp8": (_fp8, "_proj", {"quant_method": "fp8", "weight_block_size": list(BLOCK)}),
-    "int4": (_int4, ".experts.", _compressed("pack-quantized")),
-    "mxfp4": (_mxfp4, ".experts.", _compressed("mxfp4-pack-quantized", type="float")),
+DYNAMIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
+ROWS = {"num_bits": 8, "type": "float", "strategy": "channel", "group_size": None}
+KINDS: dict[str, tuple[Quantiser, str, dict[str, Any]]] = {
+    "fp8": (float8_blocks(BLOCK), "_proj", {"quant_method": "fp8", "weight_block_size": list(BLOCK)}),
+    "fp8 rows": (float8_rows, "_proj", compressed_tensors("float-quantized", DYNAMIC, **ROWS)),
+    "int4": (int4_groups, ".experts.", compressed_tensors("pack-quantized")),
+    "mxfp4": (mxfp4, ".experts.", compressed_tensors("mxfp4-pack-quantized", type="float")),
 }
 
 
