@@ -52,7 +52,7 @@ def answers(request: Generate) -> list[Step]:
 
 
 def stats(steps: int) -> EngineStats:
-    names = {field.name: 0 for field in msgspec.structs.fields(EngineStats)}
+    names = {field.name: 0 for field in msgspec.structs.fields(EngineStats) if field.required}
     return msgspec.convert({**names, "type": "stats", "steps": steps}, EngineStats)
 
 

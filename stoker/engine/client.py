@@ -15,6 +15,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from stoker.engine.feed import Feed
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.wire import (
     Abort,
@@ -22,12 +23,16 @@ from stoker.types.wire import (
     FromEngine,
     Generate,
     Hello,
+    KVEvents,
+    KVNews,
+    KVSnapshot,
     Loading,
     Progress,
     Ready,
     Refused,
     Shutdown,
     Step,
+    Subscribe,
     ToEngine,
 )
 
@@ -42,11 +47,18 @@ class EngineClient:
 
     `on_status` is called with every `Loading` and the first `Ready`. A second `Ready` means that the
     engine had given this client up (it read too slowly or was silent for too long): its open requests then fail.
+
+    With `on_kv` the engine's KV events are subscribed to, again whenever some were missed: what it is called with is
+    always a snapshot part by part, then events without a gap, then perhaps another snapshot. It must not raise.
     """
 
-    def __init__(self, endpoint: str, on_status: Callable[[Status], None]) -> None:
+    def __init__(
+        self, endpoint: str, on_status: Callable[[Status], None], *, on_kv: Callable[[KVNews], None] | None = None
+    ) -> None:
         self.stats: EngineStats | None = None
         self._on_status = on_status
+        self._on_kv = on_kv
+        self._feed = Feed()
         self._heard = float("-inf")
         self._ready = False
         self._open: dict[str, asyncio.Queue[Progress | StokerError]] = {}
@@ -91,6 +103,13 @@ class EngineClient:
         for inbox in self._open.values():
             inbox.put_nowait(error)
 
+    async def subscribe(self) -> None:
+        """Ask for a new snapshot, if there is a reader for it and the engine serves."""
+        if self._on_kv and self._ready:
+            self._feed.restart()
+            with suppress(StokerError):  # the feed notices that nothing comes
+                await self._send(Subscribe())
+
     async def shutdown(self) -> None:
         """Ask the process to end; it may already be gone."""
         with suppress(StokerError):
@@ -127,6 +146,11 @@ class EngineClient:
                     self._deliver(progress.id, progress)
             elif isinstance(message, EngineStats):
                 self.stats = message
+                if self._on_kv and self._feed.behind(message.kv_seq):
+                    await self.subscribe()
+            elif isinstance(message, KVSnapshot | KVEvents):
+                if self._on_kv and self._feed.take(message):
+                    self._on_kv(message)
             elif isinstance(message, Refused):
                 error = StokerError(
                     ErrorKind(message.kind), message.code, message.message, retry_after=message.retry_after
@@ -134,9 +158,11 @@ class EngineClient:
                 self._deliver(message.id, error)
             elif isinstance(message, Ready) and self._ready:
                 self.fail(_forgotten())
+                await self.subscribe()
             else:
                 self._ready = isinstance(message, Ready)
                 self._on_status(message)
+                await self.subscribe()
 
     def _deliver(self, request_id: str, item: Progress | StokerError) -> None:
         """Late tokens of a request that was left are dropped: its abort is under way."""

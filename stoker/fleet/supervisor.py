@@ -24,7 +24,7 @@ from stoker.engine.client import EngineClient, Status
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import Down, Starting, State
 from stoker.types.errors import ErrorKind, StokerError
-from stoker.types.wire import EngineStats, Generate, Progress, Ready
+from stoker.types.wire import EngineStats, Generate, KVNews, Progress, Ready
 
 BACKOFF_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 STABLE_SECONDS = 60.0  # an engine that served this long starts the backoff anew
@@ -39,6 +39,7 @@ class LocalReplica:
 
     `spec` makes the engine's specification for the endpoint it gets. An engine that fails before it ever served is not
     tried again (`Down.final`): its model or configuration is wrong. One that served and died is restarted for ever.
+    `on_kv` gets what each life of the engine says of its prefix cache, as `EngineClient` tells it.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class LocalReplica:
         *,
         command: Sequence[str] = ENGINE_COMMAND,
         on_state: Callable[[State], None] = lambda _: None,
+        on_kv: Callable[[KVNews], None] | None = None,
     ) -> None:
         self._spec = spec
         self._command = command
         self._on_state = on_state
+        self._on_kv = on_kv
         self._state: State = Starting(stage="starting the engine", fraction=0.0)
         self._client: EngineClient | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -100,6 +103,11 @@ class LocalReplica:
             async for progress in stream:
                 yield progress
 
+    async def resubscribe(self) -> None:
+        """Have the engine tell anew what is in its prefix cache."""
+        if self._client:
+            await self._client.subscribe()
+
     async def _watch(self) -> None:
         attempt = 0
         while True:
@@ -125,7 +133,7 @@ class LocalReplica:
         endpoint = f"ipc://{folder}/engine"
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, start_new_session=True)
-        client = EngineClient(endpoint, self._on_status)
+        client = EngineClient(endpoint, self._on_status, on_kv=self._on_kv)
         self._process, self._client = process, client
         try:
             reason, _ = await process.communicate(msgspec.json.encode(self._spec(endpoint)))

@@ -32,7 +32,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     """Continue `prompt_ids`. `domain` says who may share the KV of this prompt; the gateway sets it, never a client.
 
     `grammar`, in llguidance's notation, is what all output after `reasoning` derives from: an end token can come only
-    where it is complete.
+    where it is complete. `links` are the chain links of the prompt's full pages, 16 bytes each, made with the engine's
+    key, fingerprint and page size and this request's adapter and domain; where it is empty the engine makes them.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     lane: Lane = Lane.STANDARD
     domain: str = ""
     adapter: str = ""
+    links: bytes = b""
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -55,11 +57,16 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """A client introduces itself and, sent again each second, shows that it lives. Answered by `Ready` or `Loading`."""
 
 
+class Subscribe(msgspec.Struct, frozen=True, kw_only=True, tag="subscribe"):
+    """Send this client what is in the prefix cache: a `KVSnapshot` now, then `KVEvents`. Said again, all of it comes
+    anew: whoever missed something asks once more."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """End the process now; sequences still running end with reason `abort`."""
 
 
-ToEngine = Generate | Abort | Hello | Shutdown
+ToEngine = Generate | Abort | Hello | Subscribe | Shutdown
 
 
 class SampledToken(msgspec.Struct, frozen=True, array_like=True):
@@ -119,12 +126,52 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     load_seconds: float
 
 
+class KVSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="kv_snapshot"):
+    """A part of what can be found in the prefix cache: names of logical blocks, 16 bytes each, in no order.
+
+    seq    of the last `KVEvents` that are contained; the next to come have `seq + 1`. The same in all parts
+    first  this part begins a snapshot: whatever was known of this engine before is void
+    more   further parts follow, before any other KV message
+    """
+
+    seq: int
+    blocks: bytes
+    first: bool = False
+    more: bool = False
+
+
+class KVEvents(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="kv_events"):
+    """What changed in the prefix cache since the events before. Names of logical blocks as in `KVSnapshot`; a block is
+    in one of `stored` and `removed` at most, and is stored while all its pages can be found.
+
+    seq      consecutive in an engine's life: a reader that misses one must subscribe again
+    cleared  nothing of what was stored before is there any more
+    """
+
+    seq: int
+    stored: bytes = b""
+    removed: bytes = b""
+    cleared: bool = False
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     """The heartbeat of the engine's own loop: if these stop, the loop stands still.
 
     Blocks: `free + cached + in_use` = all. `wasted_slots` are KV slots inside blocks in use that hold no token.
     Counters only grow. `step_seconds` is the last step's duration, `failed_checks` counts consistency checks of the
     pool that found a fault.
+
+    waiting_by_lane  of `waiting`, indexed by `Lane`
+    kv_tokens        capacity of the pool
+    queued_tokens    prompt tokens that are still to be computed: of running requests, and of waiting ones what is not
+                     in the cache now
+    prefill_rate     tokens per second in prefill, over recent steps; 0 before the first
+    decode_seconds   of a step that only decodes, over recent steps; 0 before the first
+    predicted        seconds that the step which begins now will take; 0 if none begins. Sent before a long step, so
+                     silence longer than that means that the engine hangs
+    after_abort      tokens computed for a request in the step during which its abort came: an upper bound of what was
+                     computed for nobody
+    kv_seq           of the last `KVEvents`: a subscriber that has seen another number has missed some
     """
 
     steps: int
@@ -142,6 +189,15 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     recomputed_tokens: int
     evictions: int
     failed_checks: int = 0
+    waiting_by_lane: tuple[int, int, int] = (0, 0, 0)
+    kv_tokens: int = 0
+    queued_tokens: int = 0
+    prefill_rate: float = 0.0
+    decode_seconds: float = 0.0
+    predicted: float = 0.0
+    after_abort: int = 0
+    kv_seq: int = 0
 
 
-FromEngine = Step | Refused | Loading | Ready | EngineStats
+KVNews = KVSnapshot | KVEvents
+FromEngine = Step | Refused | Loading | Ready | EngineStats | KVNews

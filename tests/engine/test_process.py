@@ -35,7 +35,9 @@ from stoker.types.wire import (
 )
 
 READY = Ready(context=64, kv_tokens=256, block_size=16, dtype="float32", device="cpu", load_seconds=0.1)
-STATS = EngineStats(**dict.fromkeys(EngineStats.__struct_fields__, 0))
+STATS = msgspec.convert(
+    dict.fromkeys(EngineStats.__struct_fields__, 0) | {"waiting_by_lane": (0, 0, 0), "type": "stats"}, EngineStats
+)
 
 
 class ScriptedCore:
