@@ -18,8 +18,9 @@ TURN_SECONDS = 180
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the client shows of a turn: its last words, and its own count of prompt tokens over all requests."""
+    """What the client shows of a turn: all it printed, its last words, and its own count of cached prompt tokens."""
 
+    shown: str
     text: str
     session: str
     cached: int
@@ -94,7 +95,7 @@ def read_codex(output: str) -> Outcome:
     events = lines(output)
     said = [e["item"]["text"] for e in events if e["type"] == "item.completed" and e["item"]["type"] == "agent_message"]
     usages = [event["usage"] for event in events if event["type"] == "turn.completed"]
-    return Outcome(said[-1], events[0]["thread_id"], usages[-1]["cached_input_tokens"])
+    return Outcome(output, said[-1], events[0]["thread_id"], usages[-1]["cached_input_tokens"])
 
 
 def _claude_program(install: Path) -> Path:
@@ -113,15 +114,15 @@ def _prepare_claude(program: Path, home: Path, project: Path, base: str) -> tupl
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
     }
-    return [str(program), "-p", "--output-format", "json"], env
+    return [str(program), "-p", "--verbose", "--output-format", "stream-json"], env
 
 
 def read_claude(output: str) -> Outcome:
-    """`claude -p --output-format json`: one object."""
-    result = json.loads(output)
+    """`claude -p --verbose --output-format stream-json`: one message a line, the result last."""
+    result = lines(output)[-1]
     if result["is_error"]:
         raise ValueError(result["result"])
-    return Outcome(result["result"], result["session_id"], result["usage"]["cache_read_input_tokens"])
+    return Outcome(output, result["result"], result["session_id"], result["usage"]["cache_read_input_tokens"])
 
 
 def _prepare_opencode(program: Path, home: Path, project: Path, base: str) -> tuple[list[str], dict[str, str]]:
@@ -134,7 +135,7 @@ def read_opencode(output: str) -> Outcome:
     """`opencode run --format json`: one event a line, the counts those of its last request."""
     turn = parse_events(output)
     last = [event["part"]["text"] for event in lines(output) if event["type"] == "text"][-1]
-    return Outcome(last, turn.session, turn.cached)
+    return Outcome(output, last, turn.session, turn.cached)
 
 
 AGENTS = {

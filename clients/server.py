@@ -70,13 +70,14 @@ def parse_log(text: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def stoker_server(folder: Path, *arguments: str) -> Generator[StokerServer]:
-    """Serve the demo model on a free loopback port until the block ends; `folder` holds its data and log."""
+def stoker_server(folder: Path, *arguments: str, model: str = "demo") -> Generator[StokerServer]:
+    """Serve `model`, called `demo`, on a free loopback port until the block ends; `folder` holds its data and log."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     log = folder / "stoker.log"
-    command = [sys.executable, "-m", "stoker.cli", "serve", "--model", "demo", "--port", str(port)]
+    command = [sys.executable, "-m", "stoker.cli", "serve", "--model", model, "--name", "demo"]
+    command += ["--port", str(port)]
     command += ["--data-dir", str(folder / "data"), "--log-format", "json", *arguments]
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)

@@ -1,15 +1,16 @@
-"""An agent, unmodified, reads a file with its own tool because Stoker's model asks for it, and is told what it says.
+"""An agent, unmodified, reads a file with its own tool because Stoker's model asks for it; the model sees the result.
 
-The engine is a script (scripted.py), everything else is real. Holds when the agent quotes what only the file says,
-Stoker logged the agent's session id, and the second request's prompt came mostly from the cache: as the agent counts it
-and as Stoker does. `python -m clients.tool_turn --install FOLDER AGENT`
+The model knows its words by rote (rote.py): which call it makes is fixed, and it goes on differently once a result has
+come back. Server, engine, cache, grammar and agent are what they always are. Holds when the agent shows what only the
+file says and ends with the words that follow a result, Stoker logged the agent's session id, and the second request's
+prompt came mostly from the cache: as the agent counts it and as Stoker does.
+`python -m clients.tool_turn --install FOLDER AGENT`
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
-import re
+import json
 import secrets
 import sys
 import tempfile
@@ -17,23 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from clients.agents import AGENTS, Agent, Outcome, run
-from clients.scripted import ToolScript, scripted_server
-from clients.server import CheckError
+from clients.rote import write_model
+from clients.server import CheckError, stoker_server
 
 PROMPT = "What does the file note.txt say? Read it."
+LAST_WORDS = "I have read it."
 LEAST_CACHED = 0.9
+TURN = "<|im_end|>\n<|im_start|>assistant\n"
 
 
-class RequestLog(logging.Handler):
-    """The gateway's log lines of requests under /v1, oldest first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries: list[dict[str, Any]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "action", "") == "http.request" and str(vars(record)["path"]).startswith("/v1/"):
-            self.entries.append(vars(record))
+def lessons(tool: str, arguments: dict[str, object]) -> list[tuple[str, str]]:
+    """Call the tool in any conversation whose last message is no result."""
+    call = json.dumps({"name": tool, "arguments": arguments})
+    return [
+        (TURN, f"I will look.\n<tool_call>\n{call}\n</tool_call>"),
+        (f"_response>{TURN}", LAST_WORDS),
+    ]
 
 
 def check(outcome: Outcome, secret: str, logged: list[dict[str, Any]]) -> None:
@@ -41,8 +41,10 @@ def check(outcome: Outcome, secret: str, logged: list[dict[str, Any]]) -> None:
     failed = [entry for entry in logged if entry["status"] != 200]
     if failed:
         raise CheckError(f"Stoker answered {failed[0]['path']} with {failed[0]['status']}: {failed[0].get('error')}")
-    if secret not in outcome.text:
-        raise CheckError(f"the agent does not say what the file says: {outcome.text[:500]!r}")
+    if secret not in outcome.shown:
+        raise CheckError(f"the agent does not show what the file says: {outcome.shown[-2000:]!r}")
+    if outcome.text != LAST_WORDS:
+        raise CheckError(f"the model did not see the tool's result: it ends with {outcome.text[:500]!r}")
     sessions = {entry.get("session") for entry in logged}
     if sessions != {outcome.session}:
         raise CheckError(f"the agent's session is {outcome.session}, Stoker logged {sessions}")
@@ -53,22 +55,22 @@ def check(outcome: Outcome, secret: str, logged: list[dict[str, Any]]) -> None:
         raise CheckError(f"the agent counts {outcome.cached} cached tokens, Stoker {last['tokens_cached']}")
 
 
-def converse(agent: Agent, install: Path, folder: Path, log: RequestLog) -> None:
-    home, project = folder / "home", folder / "project"
+def converse(agent: Agent, install: Path, folder: Path) -> None:
+    home, project, model = folder / "home", folder / "project", folder / "model"
     home.mkdir()
     project.mkdir()
     secret = f"kingfisher-{secrets.randbelow(10**9):09d}"
     note = project / "note.txt"
     note.write_text(f"The word of the day is {secret}.\n")
-    tool, arguments = agent.call(note)
-    script = ToolScript(tool, arguments, re.compile(r"kingfisher-\d{9}"))
-    with scripted_server(script) as server:
+    write_model(model, lessons(*agent.call(note)))
+    with stoker_server(folder, "--dtype", "float32", model=str(model)) as server:
         outcome = run(agent, install, home, project, server.base, PROMPT)
+        logged = server.requests()
     print(f"  {agent.name}: {outcome.text}")
-    for entry in log.entries:
+    for entry in logged:
         line = "  stoker: {path} {status} session={session} in={tokens_in} cached={tokens_cached} out={tokens_out}"
         print(line.format_map({"session": None, "tokens_in": 0, "tokens_cached": 0, "tokens_out": 0, **entry}))
-    check(outcome, secret, log.entries)
+    check(outcome, secret, logged)
 
 
 def main() -> int:
@@ -77,16 +79,12 @@ def main() -> int:
     parser.add_argument("agent", choices=AGENTS)
     options = parser.parse_args()
     agent = AGENTS[options.agent]
-    log = RequestLog()
-    gateway = logging.getLogger("stoker.gateway")
-    gateway.addHandler(log)
-    gateway.setLevel(logging.INFO)
     print(f"{agent.name}: a turn with a tool")
     install = options.install.resolve()
     try:
         # not under /tmp: Codex refuses to work with a home there
         with tempfile.TemporaryDirectory(prefix="run-", dir=install, ignore_cleanup_errors=True) as name:
-            converse(agent, install, Path(name), log)
+            converse(agent, install, Path(name))
     except CheckError as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The script behind the tool turns, and what is made of both sides' reports. The real runs are `make clients`."""
+"""What is made of both sides' reports of a tool turn. The real runs are `make clients`."""
 
 from __future__ import annotations
 
@@ -7,46 +7,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from clients.agents import AGENTS, Outcome, read_claude, read_codex, read_opencode, run
-from clients.scripted import ToolScript, scripted_server
 from clients.server import CheckError
-from clients.tool_turn import check
-
-SCRIPT = ToolScript("read", {"path": "note"}, re.compile(r"secret-\d+"))
-TOOLS: Any = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
-
-
-def test_a_loop_over_the_scripted_server() -> None:
-    with scripted_server(SCRIPT) as server, openai.OpenAI(base_url=f"{server.base}/v1", api_key="none") as client:
-        messages: Any = [{"role": "user", "content": "Read it."}]
-
-        def turn(**more: Any) -> Any:
-            return client.chat.completions.create(model="demo", messages=messages, **more)
-
-        assert turn().choices[0].message.content == "A note"
-        answer = turn(tools=TOOLS)
-        (call,) = answer.choices[0].message.tool_calls
-        assert (call.function.name, json.loads(call.function.arguments)) == ("read", {"path": "note"})
-        messages += [
-            answer.choices[0].message.model_dump(exclude_none=True),
-            {"role": "tool", "tool_call_id": call.id, "content": "the secret-42"},
-        ]
-        last = turn(tools=TOOLS)
-        assert last.choices[0].message.content == "The note says secret-42."
-        assert last.usage.prompt_tokens_details.cached_tokens >= answer.usage.prompt_tokens // 16 * 16
-        messages[-1]["content"] = "nothing"
-        assert "no secret: nothing" in turn(tools=TOOLS).choices[0].message.content
-        assert len(server.engine.prompts) == 4
+from clients.tool_turn import LAST_WORDS, check
 
 
 def entry(tokens_in: int, cached: int, **other: Any) -> dict[str, Any]:
     return {"path": "/v1/x", "status": 200, "session": "s", "tokens_in": tokens_in, "tokens_cached": cached, **other}
 
 
-GOOD = Outcome("It says secret-42.", "s", 1000)
+GOOD = Outcome("... secret-42 ...", LAST_WORDS, "s", 1000)
 LOGGED = [entry(1000, 0), entry(1050, 1000)]
 
 
@@ -58,11 +30,12 @@ def test_agreeing_sides_pass() -> None:
     ("outcome", "logged", "message"),
     [
         (GOOD, [entry(5, 0, status=400, error="bad"), *LOGGED], "with 400: bad"),
-        (Outcome("What?", "s", 1000), LOGGED, "does not say"),
-        (Outcome(GOOD.text, "t", 1000), LOGGED, "session is t"),
+        (Outcome("What?", LAST_WORDS, "s", 1000), LOGGED, "does not show"),
+        (Outcome(GOOD.shown, "What?", "s", 1000), LOGGED, "did not see"),
+        (Outcome(GOOD.shown, GOOD.text, "t", 1000), LOGGED, "session is t"),
         (GOOD, [entry(1000, 0, session=None), *LOGGED], "session is s"),
         (GOOD, [entry(1050, 500)], "only 500"),
-        (Outcome(GOOD.text, "s", 0), LOGGED, "counts 0"),
+        (Outcome(GOOD.shown, GOOD.text, "s", 0), LOGGED, "counts 0"),
     ],
 )
 def test_each_disagreement_is_found(outcome: Outcome, logged: list[dict[str, Any]], message: str) -> None:
@@ -77,18 +50,20 @@ def test_what_the_agents_print() -> None:
         {"type": "item.completed", "item": {"type": "agent_message", "text": "Done."}},
         {"type": "turn.completed", "usage": {"input_tokens": 10, "cached_input_tokens": 4}},
     ]
-    assert read_codex("notice\n" + "\n".join(map(json.dumps, codex))) == Outcome("Done.", "t", 4)
-    claude = {"is_error": False, "result": "Done.", "session_id": "s", "usage": {"cache_read_input_tokens": 4}}
-    assert read_claude(json.dumps(claude)) == Outcome("Done.", "s", 4)
+    shown = "notice\n" + "\n".join(map(json.dumps, codex))
+    assert read_codex(shown) == Outcome(shown, "Done.", "t", 4)
+    result = {"is_error": False, "result": "Done.", "session_id": "s", "usage": {"cache_read_input_tokens": 4}}
+    shown = "\n".join(map(json.dumps, [{"type": "system"}, result]))
+    assert read_claude(shown) == Outcome(shown, "Done.", "s", 4)
     with pytest.raises(ValueError, match="it broke"):
         read_claude(json.dumps({"is_error": True, "result": "it broke"}))
-    tokens = {"input": 6, "cache": {"read": 4}}
     opencode = [
         {"type": "text", "sessionID": "s", "part": {"text": "I look."}},
         {"type": "text", "sessionID": "s", "part": {"text": "Done."}},
-        {"type": "step_finish", "sessionID": "s", "part": {"tokens": tokens}},
+        {"type": "step_finish", "sessionID": "s", "part": {"tokens": {"input": 6, "cache": {"read": 4}}}},
     ]
-    assert read_opencode("\n".join(map(json.dumps, opencode))) == Outcome("Done.", "s", 4)
+    shown = "\n".join(map(json.dumps, opencode))
+    assert read_opencode(shown) == Outcome(shown, "Done.", "s", 4)
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -115,13 +90,3 @@ def test_an_agent_that_fails(script: str, message: str, tmp_path: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(CheckError, match=message):
         run(AGENTS["codex"], tmp_path, tmp_path, tmp_path, "http://127.0.0.1:1", "Hi")
-
-
-def test_the_script_must_keep_to_the_grammar() -> None:
-    """Else the turns would prove nothing about the tools of the agents."""
-    schema = {"type": "object", "properties": {"path": {"type": "integer"}}, "required": ["path"]}
-    tools: Any = [{"type": "function", "function": {"name": "read", "parameters": schema}}]
-    with scripted_server(SCRIPT) as server, openai.OpenAI(base_url=f"{server.base}/v1", api_key="none") as client:
-        strict = client.with_options(max_retries=0)
-        with pytest.raises(openai.InternalServerError):
-            strict.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Hi"}], tools=tools)
