@@ -1,0 +1,83 @@
+"""Folders as the makers publish their models, against transformers on the same values dense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import makers
+import pytest
+import torch
+from parity_rig import CPU, Reference, Rig, chunks, decode, prefix_hits, reference_of
+from safetensors.torch import save_file
+from transformers import DeepseekV3ForCausalLM, Glm4MoeForCausalLM, GlmMoeDsaForCausalLM
+
+from stoker.engine import capacity
+from stoker.models.context import Graph
+from stoker.models.info import read_info
+from stoker.models.loader import load_graph
+from stoker.models.shards import Ranks
+from stoker.models.source import ModelFiles
+
+MODELS: dict[str, tuple[Callable[[], makers.Maker], Any]] = {
+    "Kimi-K2-Instruct, FP8 blocks": (makers.kimi_k2, DeepseekV3ForCausalLM),
+    "Kimi-K2.5, INT4 experts": (makers.kimi_k25, DeepseekV3ForCausalLM),
+    "GLM-4.5, FP8 rows": (makers.glm_45, Glm4MoeForCausalLM),
+    "GLM-5.3, FP8 blocks": (makers.glm_5, GlmMoeDsaForCausalLM),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelFiles, Any]:
+    """The maker's folder, and transformers' model of the same values; its norms on latents take the configuration's
+    epsilon, as ours do."""
+    make, kind = MODELS[request.param]
+    root, dense = tmp_path_factory.mktemp("maker"), tmp_path_factory.mktemp("dense")
+    maker = make()
+    values = maker.write(root)
+    save_file(
+        {name: tensor.contiguous() for name, tensor in values.items()}, dense / "model.safetensors", {"format": "pt"}
+    )
+    outer = json.loads((root / "config.json").read_text())
+    config = outer.get("text_config", outer)
+    del config["quantization_config"]
+    config |= {"model_type": kind.config_class.model_type, "torch_dtype": "float32", "dtype": "float32"}
+    (dense / "config.json").write_text(json.dumps(config))
+    model = kind.from_pretrained(dense, dtype=torch.float32)
+    for name, module in model.named_modules():
+        if name.endswith(("q_a_layernorm", "kv_a_layernorm")):
+            module.variance_epsilon = config["rms_norm_eps"]
+    return ModelFiles(name="maker", root=str(root), gguf=None), model
+
+
+@pytest.fixture(scope="module")
+def pair(published: tuple[ModelFiles, Any]) -> tuple[Reference, Graph]:
+    files, model = published
+    return reference_of(model), load_graph(files, dtype=torch.float32, device=CPU, progress=lambda stage, part: None)
+
+
+@pytest.mark.parametrize("situation", [chunks, decode, prefix_hits])
+def test_same_logits_as_transformers(pair: tuple[Reference, Graph], situation: Callable[[Rig], None]) -> None:
+    rig = Rig(*pair, shuffled=True)
+    situation(rig)
+    rig.check()
+
+
+def test_the_check_finds_nothing_wrong(published: tuple[ModelFiles, Any]) -> None:
+    report = capacity.check_model(published[0].root, Ranks(), None)
+    assert report.ok, report
+    assert report.tensors > 50
+
+
+def test_every_token_that_ends_an_answer_is_known(published: tuple[ModelFiles, Any]) -> None:
+    """Kimi's configurations name one of two."""
+    root = Path(published[0].root)
+    outer = json.loads((root / "config.json").read_text())
+    named = {
+        *outer.get("text_config", outer)["eos_token_id"],
+        *json.loads((root / "generation_config.json").read_text())["eos_token_id"],
+    }
+    assert len(named) > 1
+    assert set(read_info(published[0]).eos_ids) == named
