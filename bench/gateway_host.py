@@ -18,7 +18,9 @@ from stoker.gateway.server import serve
 from stoker.models.info import read_info
 from stoker.models.source import resolve
 from stoker.models.text.model import TextModel
+from stoker.service.catalog import Catalog
 from stoker.service.pipeline import Service
+from stoker.service.tenants import Tenants
 
 
 async def host(port: int) -> None:
@@ -37,8 +39,10 @@ async def host(port: int) -> None:
     await replica.start()
     try:
         service = Service(TextModel.load(files), info, replica)
+        catalog = Catalog()
+        catalog.add(service)
         config = GatewayConfig(port=port)
-        await serve(create_app(service, config, ()), config, started=lambda port: None, stop=stop)
+        await serve(create_app(catalog, config, Tenants()), config, started=lambda port: None, stop=stop)
     finally:
         await replica.stop()
 

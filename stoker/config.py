@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 MIB = 1 << 20
 
+C = TypeVar("C")
+
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 48)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,128}$")]  # travels in URLs and headers
 Share = Annotated[float, msgspec.Meta(ge=0, le=0.25)]
 
 
@@ -37,6 +40,21 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_running: Count = 64
     max_waiting: Count = 1024
     lane_reserve: tuple[Share, Share] = (0.1, 0.02)
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model that is served.
+
+    model    `demo`, a folder, a .gguf file, or ORG/NAME on the hub
+    name     what clients call it; None is the model's own name, which will do where there is only one
+    aliases  further names that lead to it
+    """
+
+    model: str = "demo"
+    name: Name | None = None
+    aliases: tuple[Name, ...] = ()
+    revision: str | None = None
+    engine: EngineConfig = EngineConfig()
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,16 +95,13 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`model` is `demo`, a folder, a .gguf file, or ORG/NAME on the hub; `name` is what clients call it."""
+    """The whole tree, as `load` gives it: a file's shorthands are resolved, names are told apart."""
 
-    model: str = "demo"
-    name: str | None = None
-    revision: str | None = None
+    models: tuple[ModelConfig, ...] = (ModelConfig(),)
     data_dir: str | None = None
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     tenants: tuple[Tenant, ...] = ()
-    engine: EngineConfig = EngineConfig()
     gateway: GatewayConfig = GatewayConfig()
 
     @property
@@ -102,11 +117,25 @@ class ConfigError(ValueError):
     """The configuration is wrong; the message says which file or flag and where in it."""
 
 
+class _File(Config, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a file may say: the tree; of a single model also at the top, without [[models]]; and under [engine] what
+    holds for the engines of every model that does not say otherwise."""
+
+    models: tuple[ModelConfig, ...] = ()
+    model: str | None = None
+    name: Name | None = None
+    revision: str | None = None
+    engine: EngineConfig = EngineConfig()
+
+
+SHORTHAND = ("model", "name", "revision")  # of `_File`: what the only model has
+
+
 def load(path: Path | None, overrides: dict[str, Any]) -> Config:
     """Read `path` (TOML) if given and lay `overrides` over it.
 
-    `overrides` maps dotted names (`gateway.port`) to values; None values are left out, so an absent flag keeps what
-    the file or the default says.
+    `overrides` maps dotted names (`gateway.port`, `engine.threads`, `model`) to values; None values are left out, so an
+    absent flag keeps what the file or the default says. Raises ConfigError.
     """
     tree: dict[str, Any] = {}
     if path is not None:
@@ -116,15 +145,55 @@ def load(path: Path | None, overrides: dict[str, Any]) -> Config:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {error}") from error
-    for dotted, value in overrides.items():
-        if value is None:
-            continue
-        *groups, leaf = dotted.split(".")
-        branch = tree
-        for group in groups:
-            branch = branch.setdefault(group, {})
-        branch[leaf] = value
+    where = str(path or "flags")
+    _convert(tree, _File, where)  # before anything is moved, so that errors name the place where it was written
+    flags = {dotted: value for dotted, value in overrides.items() if value is not None}
+    config = _convert(_resolve(tree, flags, where), Config, where)
+    _tell_apart(config.models, where)
+    return config
+
+
+def _convert(tree: dict[str, Any], kind: type[C], where: str) -> C:
     try:
-        return msgspec.convert(tree, Config)
+        return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path or 'flags'}: {error}") from error
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _resolve(tree: dict[str, Any], flags: dict[str, Any], where: str) -> dict[str, Any]:
+    """The tree with every model under `models`, each with all its engine's settings, and the flags over it all."""
+    rest = {key: value for key, value in tree.items() if key not in (*SHORTHAND, "engine", "models")}
+    single = {key: tree[key] for key in SHORTHAND if key in tree}
+    models: list[dict[str, Any]] = [dict(model) for model in tree.get("models", [single])]
+    if "models" in tree and single:
+        raise ConfigError(f"{where}: {next(iter(single))!r} is beside [[models]]: write it into one of the entries")
+    if not models:
+        raise ConfigError(f"{where}: 'models' is empty")
+    common, forced = dict(tree.get("engine", {})), dict[str, Any]()
+    for dotted, value in flags.items():
+        group, _, leaf = dotted.rpartition(".")
+        if group == "engine":
+            forced[leaf] = value
+        elif group:
+            rest[group] = {**rest.get(group, {}), leaf: value}
+        elif leaf not in SHORTHAND:
+            rest[leaf] = value
+        elif len(models) == 1:
+            models[0][leaf] = value
+        else:
+            raise ConfigError(f"--{leaf} is for a single model, but {where} has {len(models)}")
+    for model in models:
+        model["engine"] = {**common, **model.get("engine", {}), **forced}
+    return {**rest, "models": models}
+
+
+def _tell_apart(models: tuple[ModelConfig, ...], where: str) -> None:
+    """Raise ConfigError if a name does not say which model is meant."""
+    taken: dict[str, int] = {}
+    for place, model in enumerate(models):
+        if model.name is None and len(models) > 1:
+            raise ConfigError(f"{where}: models[{place}] needs a name, because there are several models")
+        for name in (*(() if model.name is None else (model.name,)), *model.aliases):
+            if name in taken:
+                raise ConfigError(f"{where}: the name {name!r} of models[{place}] is one of models[{taken[name]}] too")
+            taken[name] = place

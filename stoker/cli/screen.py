@@ -28,17 +28,19 @@ class Screen:
         self._live = self.console.is_terminal and config.log_format == "text"
         self._progress: Progress | None = None
         self._task: TaskID | None = None
-        self._stage = ""
+        self._stages: dict[str, str] = {}  # the last one said, by who said it
         self._started = time.monotonic()
         self._port: int | None = None
-        self._ready: Ready | None = None
+        self._ready: dict[str, Ready] = {}
         self._shown = False
-        self._model = config.model
 
-    def progress(self, stage: str, fraction: float) -> None:
-        """`fraction` 0..1 of `stage`."""
+    def progress(self, stage: str, fraction: float, model: str | None = None) -> None:
+        """`fraction` 0..1 of `stage`, of one `model` where there are several."""
+        news = self._stages.get(model or "") != stage
+        self._stages[model or ""] = stage
+        stage = stage if model is None else f"{model}: {stage}"
         if not self._live:
-            if stage != self._stage:
+            if news:
                 log.info("%s", stage, extra={"action": "starting"})
         else:
             if self._progress is None or self._task is None:
@@ -52,22 +54,18 @@ class Screen:
                 self._progress.start()
                 self._task = self._progress.add_task(stage, total=1.0)
             self._progress.update(self._task, description=stage, completed=fraction)
-        self._stage = stage
-
-    def named(self, model: str) -> None:
-        """The name that clients use for the model."""
-        self._model = model
 
     def listening(self, port: int) -> None:
         self._port = port
         self._show_when_ready()
 
-    def state(self, state: State) -> None:
+    def state(self, model: str, state: State) -> None:
+        """News of the model that clients call `model`."""
         match state:
             case Starting():
-                self.progress(state.stage, state.fraction)
+                self.progress(state.stage, state.fraction, model if len(self._config.models) > 1 else None)
             case Ready():
-                self._ready = state
+                self._ready[model] = state
                 self._show_when_ready()
             case Down():
                 self.close()
@@ -79,36 +77,38 @@ class Screen:
             self._progress = self._task = None
 
     def _show_when_ready(self) -> None:
-        if self._port is None or self._ready is None or self._shown:
+        if self._port is None or len(self._ready) < len(self._config.models) or self._shown:
             return  # `_shown`: a restarted engine is the supervisor's news, not a new start
         self._shown = True
         self.close()
-        gateway, ready = self._config.gateway, self._ready
+        gateway = self._config.gateway
+        names = ", ".join(self._ready)
+        first = next(iter(self._ready))
         scheme = "https" if gateway.tls_cert else "http"
         host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
         url = f"{scheme}://{host}:{self._port}"
         seconds = time.monotonic() - self._started
         if self._config.log_format == "json":
-            extra = {"action": "ready", "url": url, "model": self._model, "seconds": round(seconds, 2)}
-            log.info("ready: %s serves %s after %.1f s", url, self._model, seconds, extra=extra)
+            extra = {"action": "ready", "url": url, "models": names, "seconds": round(seconds, 2)}
+            log.info("ready: %s serves %s after %.1f s", url, names, seconds, extra=extra)
             return
         auth = ' -H "Authorization: Bearer $STOKER_API_KEY"' if self._config.tenants else ""
         key = 'os.environ["STOKER_API_KEY"]' if self._config.tenants else '"none"'
-        self.console.print(
-            Panel.fit(
-                f"[bold green]Ready[/] after {seconds:.1f} s · [bold]{self._model}[/] on {ready.device} in "
-                f"{ready.dtype} · context {ready.context:,} · KV cache {ready.kv_tokens:,} tokens\n\n"
-                f"[bold]{url}/v1[/]   (Ctrl-C stops)",
-                title="Stoker",
-            )
-        )
-        body = f'{{"model": "{self._model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+        models = [
+            f"[bold]{model}[/] on {ready.device} in {ready.dtype} · context {ready.context:,} · "
+            f"KV cache {ready.kv_tokens:,} tokens"
+            for model, ready in self._ready.items()
+        ]
+        head = f"[bold green]Ready[/] after {seconds:.1f} s"
+        told = f"{head} · {models[0]}" if len(models) == 1 else "\n".join((head, *models))
+        self.console.print(Panel.fit(f"{told}\n\n[bold]{url}/v1[/]   (Ctrl-C stops)", title="Stoker"))
+        body = f'{{"model": "{first}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
         # Printed outside of the panel and unwrapped, so that it can be copied.
         self.console.print(
             f"curl {url}/v1/chat/completions{auth} -H 'Content-Type: application/json' \\\n  -d '{body}'\n\n"
             f"from openai import OpenAI\n"
             f'client = OpenAI(base_url="{url}/v1", api_key={key})\n'
-            f'reply = client.chat.completions.create(model="{self._model}", '
+            f'reply = client.chat.completions.create(model="{first}", '
             f'messages=[{{"role": "user", "content": "Hello!"}}])\n'
             f"print(reply.choices[0].message.content)\n",
             highlight=False,

@@ -21,7 +21,7 @@ EXAMPLES = """
   stoker serve                              the embedded demo model on 127.0.0.1:8000
   stoker serve --model ./Kimi-K2 --port 80  a folder with config.json and safetensors
   stoker serve --model ORG/NAME             from the Hugging Face hub, kept in the data folder
-  stoker serve stoker.toml --log-format json
+  stoker serve stoker.toml --log-format json several models, tenants, all settings: docs/configuration.md
 """
 
 

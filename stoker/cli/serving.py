@@ -1,4 +1,4 @@
-"""The composition root: engine process, text, service and gateway put together, kept running, taken down in order."""
+"""The composition root: models, catalog and gateway put together, kept running, taken down in order."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ import secrets
 import signal
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import uvloop
 
+from stoker.cli.deployment import Deployment, Found, find
 from stoker.cli.output import fail
 from stoker.cli.screen import Screen
 from stoker.config import Config, ConfigError
-from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import Down, State
-from stoker.fleet.supervisor import LocalReplica
 from stoker.gateway.app import create_app
 from stoker.gateway.server import serve as serve_http
-from stoker.models.info import ModelInfo, read_info
-from stoker.models.source import ModelError, ModelFiles, resolve
-from stoker.models.text.model import TextModel
+from stoker.models.source import ModelError
 from stoker.obs.log import setup
-from stoker.service.grammar_trial import GrammarTrial
-from stoker.service.pipeline import Service
+from stoker.service.catalog import Catalog
+from stoker.service.tenants import Tenants
 
 
 def run(config: Config) -> int:
@@ -33,62 +31,48 @@ def run(config: Config) -> int:
     setup(config.log_format, config.log_level)
     screen = Screen(config)
     try:
+        tenants = Tenants(config.tenants)
         config.data_path.mkdir(parents=True, exist_ok=True)
-        files = resolve(config.model, revision=config.revision, data_dir=config.data_path, progress=screen.progress)
-        info = read_info(files)
-    except (ModelError, OSError) as error:
+        found = [find(config, model, screen.progress) for model in config.models]
+    except (ConfigError, ModelError, OSError) as error:
         screen.close()
         raise fail(str(error)) from error
     except KeyboardInterrupt:
         screen.close()
         return 130
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, files, info, screen))
+        return runner.run(_serve(config, found, tenants, screen))
 
 
-async def _serve(config: Config, files: ModelFiles, info: ModelInfo, screen: Screen) -> int:
+async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: Screen) -> int:
     stop = asyncio.Event()
     failure: list[str] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-    key = chain_key(config.data_path)
-
-    def spec(endpoint: str) -> EngineSpec:
-        return EngineSpec(
-            files=files,
-            info=info,
-            config=config.engine,
-            endpoint=endpoint,
-            chain_key=key.hex(),
-            log_format=config.log_format,
-            log_level=config.log_level,
-        )
-
-    def on_state(state: State) -> None:
-        screen.state(state)
+    def on_state(model: str, state: State) -> None:
+        screen.state(model, state)
         if isinstance(state, Down) and state.final and not stop.is_set():
-            failure.append(state.reason)
+            failure.append(state.reason if len(found) == 1 else f"{model}: {state.reason}")
             stop.set()
 
-    replica = LocalReplica(spec, on_state=on_state)
-    await replica.start()
+    key, catalog, deployments = chain_key(config.data_path), Catalog(), list[Deployment]()
     try:
-        text = await asyncio.to_thread(TextModel.load, files)
-        trial = GrammarTrial(files)
-        service = Service(text, info, replica, name=config.name, trial=trial)
-        screen.named(service.name)
-        app = create_app(service, config.gateway, config.tenants)
-        try:
-            await serve_http(app, config.gateway, started=screen.listening, stop=stop)
-        finally:
-            service.close()
-            await trial.close()
+        for model in found:
+            deployment = Deployment(config, model, key, partial(on_state, model.name))
+            deployments.append(deployment)
+            await deployment.start()
+            try:
+                catalog.add(deployment.service, model.config.aliases)
+            except ValueError as error:
+                raise ConfigError(f"models: {error}") from error
+        app = create_app(catalog, config.gateway, tenants)
+        await serve_http(app, config.gateway, started=screen.listening, stop=stop)
     except (OSError, ConfigError, ModelError) as error:
         failure.append(str(error))
     finally:
         screen.close()
-        await replica.stop()
+        await asyncio.gather(*(deployment.close() for deployment in deployments))
     if failure:
         fail(failure[0])
         return 1

@@ -23,17 +23,19 @@ from stoker.dialects.openai_chat_encode import ChatStream, ChatWhole
 from stoker.dialects.openai_completions import CompletionStream, CompletionWhole, decode_completion
 from stoker.gateway.asgi import Receive, Scope, Send
 from stoker.gateway.generate import Door, GenerateRoute
+from stoker.gateway.health import HealthRoutes
 from stoker.gateway.http import FAREWELL_SECONDS, STOPPING, ClientGoneError, Exchange
 from stoker.gateway.info import InfoRoutes, not_found
 from stoker.gateway.keys import Keys
 from stoker.gateway.openapi import document
 from stoker.gateway.responses import ResponsesRoute
-from stoker.service.pipeline import Service
+from stoker.service.catalog import Catalog
+from stoker.service.tenants import LOCAL, Tenants
 from stoker.types.errors import ErrorKind, StokerError
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Exchange, str], Awaitable[None]]
+Handler = Callable[[Exchange, Tenant], Awaitable[None]]
 
 _PASSING = (429, 503, 529)  # worth another try, so they always say when
 CLIENT_GONE = 499  # nginx's number for it; only in logs, nobody is left to read it
@@ -43,22 +45,22 @@ class Gateway:
     """Callable as an ASGI application. `routes` maps a path to its handler per method; a path ending in `/` stands
     for everything below it."""
 
-    def __init__(self, service: Service, config: GatewayConfig, tenants: tuple[Tenant, ...]) -> None:
+    def __init__(self, catalog: Catalog, config: GatewayConfig, tenants: Tenants) -> None:
         self._keys = Keys(tenants)
         door = Door(config)
-        info = InfoRoutes(service, config, door)
-        forgetful = frozenset(tenant.name for tenant in tenants if not tenant.retain)
-        route = partial(GenerateRoute, service, config, door, forgetful=forgetful)
+        info = InfoRoutes(catalog, door)
+        health = HealthRoutes(catalog, config)
+        route = partial(GenerateRoute, catalog, config, door)
         chat = route(prefix="chatcmpl-", decode=decode_chat, stream=ChatStream, whole=ChatWhole)
         completions = route(prefix="cmpl-", decode=decode_completion, stream=CompletionStream, whole=CompletionWhole)
         messages = route(prefix="msg_", decode=decode_messages, stream=MessagesStream, whole=MessagesWhole)
-        responses = ResponsesRoute(service, config, door, tenants=len(tenants), forgetful=forgetful)
+        responses = ResponsesRoute(catalog, config, door, tenants)
         self._document = msgspec.json.encode(document())
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": info.banner, "HEAD": info.banner},
             "/openapi.json": {"GET": self._openapi},
-            "/health/live": {"GET": info.live},
-            "/health/ready": {"GET": info.ready},
+            "/health/live": {"GET": health.live},
+            "/health/ready": {"GET": health.ready},
             "/v1/models": {"GET": info.models},
             "/v1/models/": {"GET": info.model},
             "/v1/chat/completions": {"POST": chat},
@@ -104,9 +106,9 @@ class Gateway:
             exchange.notes["error"] = error.code
             await exchange.reply(405, _errors(exchange).encode_error(error), headers=((b"allow", allowed),))
             return
-        tenant = "" if public else self._keys.identify(exchange)
-        if tenant:
-            exchange.notes["tenant"] = tenant
+        tenant = LOCAL if public else self._keys.identify(exchange)
+        if not public:
+            exchange.notes["tenant"] = tenant.name
         await handler(exchange, tenant)
 
     def _find(self, path: str) -> tuple[dict[str, Handler], bool]:
@@ -118,7 +120,7 @@ class Gateway:
             raise not_found(path)
         return methods, not path.startswith("/v1/")
 
-    async def _openapi(self, exchange: Exchange, tenant: str) -> None:
+    async def _openapi(self, exchange: Exchange, tenant: Tenant) -> None:
         await exchange.reply(200, self._document)
 
     async def _fail(self, exchange: Exchange, error: StokerError) -> None:
@@ -166,6 +168,6 @@ def _errors(exchange: Exchange) -> ErrorShape:
     return anthropic_errors if exchange.path.startswith("/v1/messages") else openai_errors
 
 
-def create_app(service: Service, gateway: GatewayConfig, tenants: tuple[Tenant, ...]) -> Gateway:
-    """The application over one service. With `tenants`, /v1 needs one of their keys."""
-    return Gateway(service, gateway, tenants)
+def create_app(catalog: Catalog, gateway: GatewayConfig, tenants: Tenants) -> Gateway:
+    """The application over the models of `catalog`. With `tenants`, /v1 needs one of their keys. Both may change."""
+    return Gateway(catalog, gateway, tenants)

@@ -9,10 +9,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Generic, TypeVar
 
-from stoker.config import GatewayConfig
+from stoker.config import GatewayConfig, Tenant
 from stoker.dialects.encoder import Head, StreamEncoder, WholeEncoder
 from stoker.gateway.http import SMALL_BODY, BodyBudget, Exchange, check_json_headers, overloaded, parse_object
 from stoker.gateway.sse import EventStream
+from stoker.service.catalog import Catalog
 from stoker.service.divergence import Divergence
 from stoker.service.pipeline import Generation, Service
 from stoker.types.chat import ChatRequest, CompletionRequest, Done, Event
@@ -62,51 +63,41 @@ class Door:
 
 
 class GenerateRoute(Generic[R]):
-    """One dialect's way of asking for output. `prefix` starts the ids of its responses; of `forgetful` tenants nothing
-    is remembered."""
+    """One dialect's way of asking for output. `prefix` starts the ids of its responses."""
 
     def __init__(
         self,
-        service: Service,
+        catalog: Catalog,
         config: GatewayConfig,
         door: Door,
         *,
-        forgetful: frozenset[str],
         prefix: str,
         decode: Callable[..., R],
         stream: Callable[[R, Head], StreamEncoder],
         whole: Callable[[R, Head], WholeEncoder],
     ) -> None:
-        self._service = service
+        self._catalog = catalog
         self._config = config
         self._door = door
-        self._forgetful = forgetful
         self._prefix = prefix
         self._decode = decode
         self._stream = stream
         self._whole = whole
 
-    async def __call__(self, exchange: Exchange, tenant: str) -> None:
+    async def __call__(self, exchange: Exchange, tenant: Tenant) -> None:
         async with self._door:
             session = session_of(exchange)
             decoded = await self._door.read(exchange, lambda body: self._decode(body, session=session))
             request = self.complete(decoded, tenant)
+            service = self._catalog.find(request.model)
             head = Head(
                 id=f"{self._prefix}{secrets.token_hex(12)}",
                 created=int(time.time()),
-                model=self._service.name,
-                fingerprint=f"fp_{self._service.info.fingerprint[:16]}",
+                model=service.name,
+                fingerprint=f"fp_{service.info.fingerprint[:16]}",
             )
             exchange.notes |= {"id": head.id, "session": request.session, "lane": request.lane.name.lower()}
-            run = _Run(
-                self._service,
-                self._config,
-                exchange,
-                request,
-                tenant,
-                head,
-                remember=tenant not in self._forgetful,
-            )
+            run = _Run(service, self._config, exchange, request, tenant, head)
             try:
                 if request.stream:
                     stream = self._stream(request, head)
@@ -117,11 +108,11 @@ class GenerateRoute(Generic[R]):
             finally:
                 run.note_usage()
 
-    def complete(self, request: R, tenant: str) -> R:
+    def complete(self, request: R, tenant: Tenant) -> R:
         """The request with what only this server knows of it. Raises StokerError."""
         return request
 
-    def keep(self, encoder: StreamEncoder | WholeEncoder, request: R, tenant: str) -> None:
+    def keep(self, encoder: StreamEncoder | WholeEncoder, request: R, tenant: Tenant) -> None:
         """Called when all of an answer is known, before the client hears that it ended."""
 
 
@@ -134,10 +125,8 @@ class _Run:
         config: GatewayConfig,
         exchange: Exchange,
         request: ChatRequest | CompletionRequest,
-        tenant: str,
+        tenant: Tenant,
         head: Head,
-        *,
-        remember: bool,
     ) -> None:
         self._service = service
         self._config = config
@@ -145,7 +134,6 @@ class _Run:
         self._request = request
         self._tenant = tenant
         self._head = head
-        self._remember = remember
         self._generation: Generation | None = None
 
     async def stream(self, encoder: StreamEncoder, done: Callable[[], None]) -> None:
@@ -163,7 +151,7 @@ class _Run:
 
     async def _events(self, done: Callable[[], None]) -> AsyncGenerator[Event]:
         self._generation = await self._service.start(
-            self._request, tenant=self._tenant, request_id=self._head.id, remember=self._remember
+            self._request, tenant=self._tenant.name, request_id=self._head.id, remember=self._tenant.retain
         )
         self._note_divergence(self._generation.divergence)
         async with aclosing(self._generation.events()) as events:

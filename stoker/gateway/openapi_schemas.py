@@ -40,6 +40,17 @@ def ref(name: str) -> Schema:
 
 _STOP: Schema = {**STRING, "maxLength": MAX_STOP_CHARS}
 _IDS = array(integer(0))
+_MODEL_HEALTH = obj(
+    {
+        "status": {"enum": ["ready", "starting", "down", "stuck"]},
+        "stage": STRING,
+        "fraction": number(0, 1),
+        "reason": STRING,
+        "heartbeat_age": {"type": "number"},
+        "engine": OBJECT,
+    },
+    "status",
+)
 
 _SAMPLING: dict[str, Schema] = {
     "model": STRING,
@@ -262,6 +273,7 @@ SCHEMAS: dict[str, Schema] = {
             "object": {"const": "model"},
             "created": integer(0),
             "owned_by": STRING,
+            "root": STRING,
             "context_length": integer(1),
             "max_model_len": integer(1),
         },
@@ -276,7 +288,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "DetokenizeRequest": obj({"model": STRING, "tokens": _IDS}, "tokens"),
     "Prompt": obj({"prompt": STRING}, "prompt"),
-    "Health": obj({"status": STRING, "stage": STRING, "fraction": number(0, 1), "reason": STRING}, "status"),
+    "Health": obj({"status": STRING, "models": {"type": "object", "additionalProperties": _MODEL_HEALTH}}, "status"),
     "Error": obj(
         {
             "error": obj(

@@ -22,12 +22,12 @@ class _Kept:
 
 
 class Memory:
-    """`limit` bytes for each tenant, of which the oldest go first; nothing is given out after `seconds`.
+    """`limit()` bytes for each tenant, of which the oldest go first; nothing is given out after `seconds`.
 
     Sizes count a conversation's whole text, also where it shares turns with others: an upper bound.
     """
 
-    def __init__(self, limit: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: Callable[[], int], seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._seconds = seconds
         self._clock = clock
@@ -38,13 +38,14 @@ class Memory:
         """Keep the conversation that ends with `response`, a new id. One above the limit is not kept."""
         now = self._clock()
         kept = _Kept(messages, sum(map(_size, messages)), now + self._seconds)
-        if kept.size <= self._limit:
+        limit = self._limit()
+        if kept.size <= limit:
             self._kept.setdefault(tenant, {})[response] = kept
             self._sizes[tenant] = self._sizes.get(tenant, 0) + kept.size
         for owner, known in self._kept.items():
             while known:
                 oldest = next(iter(known))
-                if known[oldest].until >= now and self._sizes[owner] <= self._limit:
+                if known[oldest].until >= now and self._sizes[owner] <= limit:
                     break
                 self._sizes[owner] -= known.pop(oldest).size
 

@@ -76,7 +76,6 @@ class Service:
         `tenant` comes from the caller's key and decides who may share this prompt's cache. Its session's next prompt
         is compared with this one only if `remember` is set. Raises StokerError.
         """
-        self.check_model(request.model)
         self._check_ready()
         prompts = await self.tokenize(request)
         for position, ids in enumerate(prompts):
@@ -115,16 +114,6 @@ class Service:
         """Token ids as text, special tokens included. Raises StokerError for ids outside the vocabulary."""
         self._check_ids(ids, "tokens")
         return await self._in_thread(lambda: self._text.decode(ids), len(ids))
-
-    def check_model(self, model: str) -> None:
-        """Raise NOT_FOUND unless `model` is served here."""
-        if model != self.name:
-            raise StokerError(
-                ErrorKind.NOT_FOUND,
-                "model_not_found",
-                f"There is no model '{model[:64]}' here; '{self.name}' is served.",
-                param="model",
-            )
 
     async def _constrain(self, request: ChatRequest, prompt: Sequence[int]) -> Constraint:
         draft = await self._in_thread(lambda: self._constraints.draft(request, prompt), _size(request))

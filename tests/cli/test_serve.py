@@ -11,7 +11,7 @@ from rich.console import Console
 
 from stoker.cli.screen import Screen
 from stoker.cli.serve import keys_from_environment, parse_bytes
-from stoker.config import Config, ConfigError
+from stoker.config import Config, ConfigError, ModelConfig
 from stoker.fleet.backend import Down, Starting
 from stoker.types.wire import Ready
 
@@ -54,28 +54,44 @@ def shown(screen: Screen) -> str:
 
 def test_what_a_person_sees(caplog: pytest.LogCaptureFixture) -> None:
     screen = Screen(Config(), Console(file=io.StringIO(), width=100))
-    screen.named("tiny")
     with caplog.at_level(logging.INFO):
         for fraction in (0.1, 0.5, 0.9):
-            screen.state(Starting(stage="loading weights", fraction=fraction))
+            screen.state("tiny", Starting(stage="loading weights", fraction=fraction))
     assert caplog.messages == ["loading weights"]
     screen.listening(8123)
     assert shown(screen) == ""
-    screen.state(READY)
+    screen.state("tiny", READY)
     text = shown(screen)
     assert "Ready" in text
     assert "curl http://127.0.0.1:8123/v1/chat/completions -H 'Content-Type: application/json'" in text
     assert 'OpenAI(base_url="http://127.0.0.1:8123/v1", api_key="none")' in text
     assert '"model": "tiny"' in text
-    screen.state(Down(reason="crashed"))
-    screen.state(READY)
+    screen.state("tiny", Down(reason="crashed"))
+    screen.state("tiny", READY)
     assert shown(screen) == text, "a restart is no new start"
+
+
+def test_several_models_are_told_apart_and_all_are_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    config = Config(models=(ModelConfig(name="small"), ModelConfig(name="large")))
+    screen = Screen(config, Console(file=io.StringIO(), width=100))
+    with caplog.at_level(logging.INFO):
+        for fraction in (0.1, 0.5):
+            for model in ("small", "large"):
+                screen.state(model, Starting(stage="loading weights", fraction=fraction))
+    assert caplog.messages == ["small: loading weights", "large: loading weights"]
+    screen.listening(8123)
+    screen.state("large", READY)
+    assert shown(screen) == ""
+    screen.state("small", READY)
+    text = shown(screen)
+    assert "small on cpu" in text
+    assert "large on cpu" in text
 
 
 def test_json_logs_have_no_panel(caplog: pytest.LogCaptureFixture) -> None:
     screen = Screen(Config(log_format="json"), Console(file=io.StringIO()))
     with caplog.at_level(logging.INFO):
-        screen.state(READY)
+        screen.state("tiny", READY)
         screen.listening(1)
     assert shown(screen) == ""
     assert [record.__dict__["action"] for record in caplog.records] == ["ready"]

@@ -53,7 +53,7 @@ def test_a_conversation_with_cached_tokens(server: Server) -> None:
 def test_several_choices_cost_one_prompt(server: Server) -> None:
     def prefilled() -> int:
         with urllib.request.urlopen(f"{server.url}/health/ready", timeout=5.0) as response:
-            return json.load(response)["engine"]["prefill_tokens"]
+            return json.load(response)["models"]["demo"]["engine"]["prefill_tokens"]
 
     before = prefilled()
     question = "Which of these numbers is the largest? " + " ".join(map(str, range(7000, 7200)))
@@ -110,7 +110,7 @@ async def engine_idle(server: Server, within: float = 10.0) -> dict[str, Any]:
     async with aiohttp.ClientSession() as http:
         while True:
             async with http.get(f"{server.url}/health/ready") as response:
-                stats = (await response.json())["engine"]
+                stats = (await response.json())["models"]["demo"]["engine"]
             if stats["running"] + stats["waiting"] + stats["blocks_in_use"] == 0:
                 return stats
             assert time.monotonic() < end, f"still busy: {stats}"
@@ -144,7 +144,7 @@ async def test_a_client_that_leaves_the_queue(server: Server) -> None:
         end = time.monotonic() + 30.0
         while True:
             async with http.get(f"{server.url}/health/ready") as response:
-                if (await response.json())["engine"]["waiting"] >= 16:
+                if (await response.json())["models"]["demo"]["engine"]["waiting"] >= 16:
                     break
             assert time.monotonic() < end, "nothing queued"
             await asyncio.sleep(0.05)

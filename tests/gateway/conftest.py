@@ -11,7 +11,9 @@ from front_fakes import INFO, FakeBackend, FakeText
 from stoker.config import GatewayConfig, Tenant
 from stoker.gateway.app import create_app
 from stoker.gateway.server import serve
+from stoker.service.catalog import Catalog
 from stoker.service.pipeline import Service
+from stoker.service.tenants import Tenants
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[..., object]]:
@@ -22,12 +24,13 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 class Server:
     """A whole gateway over a scripted engine, listening on a real port."""
 
-    def __init__(self, port: int, backend: FakeBackend, text: FakeText, service: Service) -> None:
+    def __init__(self, port: int, backend: FakeBackend, text: FakeText, service: Service, catalog: Catalog) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.backend = backend
         self.text = text
         self.service = service
+        self.catalog = catalog
 
 
 Launch = Callable[..., Awaitable[Server]]
@@ -38,13 +41,17 @@ async def running(
     config: GatewayConfig, tenants: tuple[Tenant, ...], backend: FakeBackend, text: FakeText, stop: asyncio.Event
 ) -> AsyncGenerator[Server]:
     service = Service(text, INFO, backend)
+    catalog = Catalog()
+    catalog.add(service)
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(create_app(service, config, tenants), config, started=port.set_result, stop=stop))
+    task = asyncio.create_task(
+        serve(create_app(catalog, config, Tenants(tenants)), config, started=port.set_result, stop=stop)
+    )
     await asyncio.wait((task, port), return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         task.result()
     try:
-        yield Server(port.result(), backend, text, service)
+        yield Server(port.result(), backend, text, service, catalog)
     finally:
         stop.set()
         await task

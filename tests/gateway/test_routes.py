@@ -11,14 +11,15 @@ import subprocess
 import sys
 
 import pytest
-from front_fakes import FakeBackend, say
+from front_fakes import INFO, FakeBackend, FakeText, say
 from raw_http import CHAT, ask, chat_body, connect, get, head, post, read_answer, read_head
 
 from stoker.config import ConfigError, GatewayConfig, Tenant
 from stoker.fleet.backend import Down, Starting
 from stoker.gateway.app import create_app
-from stoker.gateway.keys import Keys
 from stoker.gateway.server import check_exposure, serve
+from stoker.service.pipeline import Service
+from stoker.service.tenants import Tenants
 
 
 def tenant(name: str, key: str) -> Tenant:
@@ -62,16 +63,10 @@ async def test_without_configured_keys_any_is_taken(server):
     assert server.backend.requests[0].domain == "tenant:local"
 
 
-@pytest.mark.parametrize("digest", ["", "key-a", "0" * 63, "g" * 64])
-def test_a_key_hash_that_is_none(digest):
-    with pytest.raises(ConfigError, match=r"key_sha256 of ann"):
-        Keys((Tenant(name="ann", key_sha256=digest),))
-
-
 async def test_models(server):
     answer = await get(server, "/v1/models")
     (model,) = answer.json["data"]
-    assert (model["id"], model["context_length"], model["max_model_len"]) == ("fake", 4096, 4096)
+    assert (model["id"], model["root"], model["context_length"], model["max_model_len"]) == ("fake", "fake", 4096, 4096)
     assert (await get(server, "/v1/models/fake")).json == model
     assert (await get(server, "/v1/models/other")).code == "model_not_found"
 
@@ -95,24 +90,65 @@ async def test_tokens_there_and_back(server):
 async def test_health(server):
     backend = server.backend
     ready = backend.state
-    assert (await get(server, "/health/live")).status == 200
-    assert (await get(server, "/health/ready")).json == {"status": "ready"}
-    backend.heartbeat_age = 31.0
-    live = await get(server, "/health/live")
-    assert (live.status, live.json) == (503, {"status": "stuck", "heartbeat_age": 31.0})
-    backend.heartbeat_age = float("inf")
+
+    async def health(path):
+        answer = await get(server, path)
+        return answer.status, answer.json
+
+    assert await health("/health/live") == (200, {"status": "live"})
     backend.state = Starting(stage="weights", fraction=0.25)
-    assert (await get(server, "/health/live")).status == 200
-    answer = await get(server, "/health/ready")
-    assert (answer.status, answer.json) == (503, {"status": "starting", "stage": "weights", "fraction": 0.25})
+    assert await health("/health/live") == (200, {"status": "live"})
+    loading = {"status": "starting", "stage": "weights", "fraction": 0.25}
+    assert await health("/health/ready") == (503, {"status": "starting", "models": {"fake": loading}})
     assert (await ask(server, post(CHAT, chat_body()))).code == "engine_unavailable"
-    backend.state = Down(reason="it crashed")
-    assert (await get(server, "/health/live")).status == 200
-    answer = await get(server, "/health/ready")
-    assert (answer.status, answer.json) == (503, {"status": "down", "reason": "it crashed"})
-    backend.state = Down(reason="no memory", final=True)
-    assert (await get(server, "/health/live")).status == 503
     backend.state = ready
+    assert await health("/health/ready") == (200, {"status": "ready", "models": {"fake": {"status": "ready"}}})
+    backend.heartbeat_age = 31.0
+    stuck = {"fake": {"status": "stuck", "heartbeat_age": 31.0}}
+    assert await health("/health/live") == (503, {"status": "dead", "models": stuck})
+    assert await health("/health/ready") == (503, {"status": "down", "models": stuck})
+    backend.state = Down(reason="it crashed")
+    crashed = {"status": "down", "reason": "it crashed"}
+    assert await health("/health/live") == (200, {"status": "live"})
+    assert await health("/health/ready") == (503, {"status": "down", "models": {"fake": crashed}})
+    backend.state = Down(reason="no memory", final=True)
+    assert (await health("/health/live"))[0] == 503
+
+
+async def test_health_with_several_models(server):
+    """Not ready before all of them were; then ready as long as one is. Alive as long as one can come back."""
+    other = FakeBackend()
+    other.state = Starting(stage="weights", fraction=0.5)
+    server.catalog.add(Service(FakeText(), INFO, other, name="other"))
+    assert (await get(server, "/health/ready")).status == 503
+    other.state = server.backend.state
+    assert (await get(server, "/health/ready")).json["status"] == "ready"
+    other.state = Down(reason="no memory", final=True)
+    answer = await get(server, "/health/ready")
+    assert (answer.status, answer.json["status"]) == (200, "degraded")
+    assert answer.json["models"]["other"] == {"status": "down", "reason": "no memory"}
+    answer = await get(server, "/health/live")
+    assert (answer.status, list(answer.json["models"])) == (200, ["other"])
+    server.backend.state = Down(reason="no memory", final=True)
+    assert (await get(server, "/health/live")).status == 503
+
+
+async def test_several_models_by_name_and_alias(server):
+    other = FakeBackend(lambda _: say("I am the other."))
+    server.catalog.add(Service(FakeText(), INFO, other, name="other"), ["gpt", "claude"])
+    listed = (await get(server, "/v1/models")).json["data"]
+    names = [("fake", "fake"), ("other", "other"), ("gpt", "other"), ("claude", "other")]
+    assert [(model["id"], model["root"]) for model in listed] == names
+    for name, root in names:
+        answer = await ask(server, post(CHAT, chat_body(model=name)))
+        assert answer.json["model"] == root
+        assert ("other" in answer.json["choices"][0]["message"]["content"]) == (root == "other")
+    assert (await ask(server, post("/v1/tokenize", {"model": "gpt", "prompt": "a"}))).status == 200
+    answer = await ask(server, post("/v1/tokenize", {"prompt": "a"}))
+    assert (answer.status, answer.code) == (400, "missing_required_parameter")
+    answer = await ask(server, post(CHAT, chat_body(model="gpt-2")))
+    assert (answer.status, answer.code) == (404, "model_not_found")
+    assert "'fake', 'other' are served" in answer.json["error"]["message"]
 
 
 async def test_unknown_routes_and_methods(server):
@@ -137,7 +173,7 @@ async def test_the_document_describes_every_route_and_no_other(server):
     document = (await get(server, "/openapi.json")).json
     assert document["openapi"].startswith("3.1")
     config = GatewayConfig()
-    routes = create_app(server.service, config, ()).routes
+    routes = create_app(server.catalog, config, Tenants()).routes
     served = {(path + "{id}" if path == "/v1/models/" else path): set(methods) for path, methods in routes.items()}
     assert {path: {method.upper() for method in item} for path, item in document["paths"].items()} == served
     names = set(document["components"]["schemas"])
@@ -247,7 +283,7 @@ def test_any_other_host_needs_keys(host):
 
 
 async def test_serve_refuses_what_it_must_not_do(server):
-    app = create_app(server.service, GatewayConfig(), ())
+    app = create_app(server.catalog, GatewayConfig(), Tenants())
     for config in (
         GatewayConfig(host="0.0.0.0", port=0),
         GatewayConfig(port=0, tls_cert="/nowhere.pem", tls_key="/nowhere.key"),

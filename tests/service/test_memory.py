@@ -20,7 +20,7 @@ def turns(size: int) -> tuple[Message, ...]:
 
 
 def test_only_its_own_tenant_finds_a_conversation():
-    memory = Memory(1 << 20, 60.0)
+    memory = Memory(lambda: 1 << 20, 60.0)
     memory.put("ann", "resp_1", turns(300))
     assert memory.get("ann", "resp_1") == turns(300)
     assert memory.get("bob", "resp_1") is None
@@ -29,7 +29,7 @@ def test_only_its_own_tenant_finds_a_conversation():
 
 def test_nothing_is_given_out_too_late_and_then_it_is_freed():
     clock = Clock()
-    memory = Memory(1 << 20, 60.0, clock)
+    memory = Memory(lambda: 1 << 20, 60.0, clock)
     memory.put("ann", "old", turns(300))
     clock.now = 60.0
     assert memory.get("ann", "old") is not None
@@ -42,7 +42,7 @@ def test_nothing_is_given_out_too_late_and_then_it_is_freed():
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(OVERHEAD, 3000)), max_size=40))
 def test_each_tenant_has_its_limit_and_the_newest_stay(puts):
-    memory = Memory(4000, 60.0)
+    memory = Memory(lambda: 4000, 60.0)
     for number, (tenant, size) in enumerate(puts):
         memory.put(tenant, str(number), turns(size))
     for tenant in "ab":
@@ -57,7 +57,7 @@ def test_each_tenant_has_its_limit_and_the_newest_stay(puts):
 
 
 def test_what_is_too_large_is_not_kept_and_drives_nobody_out():
-    memory = Memory(1000, 60.0)
+    memory = Memory(lambda: 1000, 60.0)
     memory.put("ann", "small", turns(500))
     call = ToolCall(id="1", name="f", arguments="x" * 1000)
     memory.put("ann", "large", (Message(role="assistant", reasoning="hm", tool_calls=(call,)),))
@@ -66,6 +66,6 @@ def test_what_is_too_large_is_not_kept_and_drives_nobody_out():
 
 
 def test_a_limit_of_nothing_keeps_nothing():
-    memory = Memory(0, 60.0)
+    memory = Memory(lambda: 0, 60.0)
     memory.put("ann", "1", turns(OVERHEAD))
     assert memory.get("ann", "1") is None

@@ -209,11 +209,6 @@ async def test_an_empty_prompt(service):
     assert (await refused(service, completion(""))).code == "empty_prompt"
 
 
-async def test_an_unknown_model(service):
-    error = await refused(service, CompletionRequest(model="other", prompts=("x",)))
-    assert (error.kind, error.code) == (ErrorKind.NOT_FOUND, "model_not_found")
-
-
 @pytest.mark.parametrize("state", [Starting(stage="weights", fraction=0.5), Down(reason="it crashed")])
 async def test_no_engine(service, state):
     service.backend.state = state

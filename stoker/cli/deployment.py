@@ -1,0 +1,70 @@
+"""One model as it is served: files found, engine, text side and service put together, and taken down in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stoker.config import Config, ModelConfig
+from stoker.engine.spec import EngineSpec
+from stoker.fleet.backend import State
+from stoker.fleet.supervisor import LocalReplica
+from stoker.models.info import ModelInfo, read_info
+from stoker.models.source import ModelFiles, resolve
+from stoker.models.text.model import TextModel
+from stoker.service.grammar_trial import GrammarTrial
+from stoker.service.pipeline import Service
+
+
+class Found(NamedTuple):
+    """A configured model whose files are here. `name` is what clients call it."""
+
+    config: ModelConfig
+    files: ModelFiles
+    info: ModelInfo
+
+    @property
+    def name(self) -> str:
+        return self.config.name or self.info.name
+
+
+def find(config: Config, model: ModelConfig, progress: Callable[[str, float], None]) -> Found:
+    """Download what is missing. Blocks; raises ModelError and OSError."""
+    files = resolve(model.model, revision=model.revision, data_dir=config.data_path, progress=progress)
+    return Found(model, files, read_info(files))
+
+
+class Deployment:
+    """`start`, then `service` answers requests; `close` leaves no process. `on_state` hears of the engine."""
+
+    service: Service
+
+    def __init__(self, config: Config, found: Found, chain_key: bytes, on_state: Callable[[State], None]) -> None:
+        self.found = found
+        self._trial = GrammarTrial(found.files)
+
+        def spec(endpoint: str) -> EngineSpec:
+            return EngineSpec(
+                files=found.files,
+                info=found.info,
+                config=found.config.engine,
+                endpoint=endpoint,
+                chain_key=chain_key.hex(),
+                log_format=config.log_format,
+                log_level=config.log_level,
+            )
+
+        self._replica = LocalReplica(spec, on_state=on_state)
+
+    async def start(self) -> None:
+        """The engine loads by itself from here on; returns when text can be handled. Raises ModelError."""
+        await self._replica.start()
+        text = await asyncio.to_thread(TextModel.load, self.found.files)
+        self.service = Service(text, self.found.info, self._replica, name=self.found.name, trial=self._trial)
+
+    async def close(self) -> None:
+        if hasattr(self, "service"):
+            self.service.close()
+        await self._trial.close()
+        await self._replica.stop()
