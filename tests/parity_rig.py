@@ -77,18 +77,28 @@ class Rig:
         count = sum(len(ids) // BLOCK + 1 for ids in self.reference.sequences) * 2
         self.recorder = Recorder(self.graph)
         grammars = Grammars(lambda: pytest.fail("no sequence of this test has a grammar"))
+        states = 2 * sum(map(len, self.reference.sequences))  # a slot for every piece: none is written twice
         self.executor = LocalExecutor(
-            self.recorder, grammars, num_blocks=count, block_size=BLOCK, device=CPU, dtype=self.dtype
+            self.recorder,
+            grammars,
+            num_blocks=count,
+            block_size=BLOCK,
+            num_states=states,
+            device=CPU,
+            dtype=self.dtype,
         )
         blocks = list(range(count))
         if self.shuffled:
             random.Random(1).shuffle(blocks)
         self.blocks: Iterator[int] = iter(blocks)
         self.tables: dict[int, list[int]] = {}
+        self.states: Iterator[int] = iter(range(states))
+        self.state: dict[int, int | None] = {}  # of sequences, after their last work
 
-    def start(self, seq: int, index: int, shared: list[int] | None = None) -> SequenceStart:
+    def start(self, seq: int, index: int, shared: list[int] | None = None, state: int | None = None) -> SequenceStart:
         ids = self.reference.sequences[index]
         self.tables[seq] = list(shared or [])
+        self.state[seq] = state
         return SequenceStart(
             seq=seq,
             token_ids=ids,
@@ -101,7 +111,17 @@ class Rig:
         table = self.tables[seq]
         fresh = [next(self.blocks) for _ in range(-(-(start + count) // BLOCK) - len(table))]
         table += fresh
-        return Work(seq=seq, start=start, count=count, sample=sample, blocks=fresh, append=append or [])
+        source, self.state[seq] = self.state.get(seq), next(self.states)
+        return Work(
+            seq=seq,
+            start=start,
+            count=count,
+            sample=sample,
+            blocks=fresh,
+            append=append or [],
+            source=source,
+            target=self.state[seq],
+        )
 
     @torch.inference_mode()
     def step(self, work: list[Work], starts: list[SequenceStart], indices: dict[int, int]) -> None:
@@ -161,16 +181,18 @@ def decode(rig: Rig) -> None:
 
 def prefix_hits(rig: Rig) -> None:
     """Second sequences read the first ones' full blocks, and compute only the rest, all in one batch."""
-    count = len(rig.reference.sequences)
-    first = [rig.start(index, index) for index in range(count)]
-    work = [rig.work(index, 0, len(ids)) for index, ids in enumerate(rig.reference.sequences)]
-    rig.step(work, first, {index: index for index in range(count)})
-    starts: list[SequenceStart] = []
-    work = []
-    for index, ids in enumerate(rig.reference.sequences):
-        known = max(0, len(ids) - 7) // BLOCK
-        starts.append(rig.start(count + index, index, shared=rig.tables[index][:known]))
-        work.append(rig.work(count + index, known * BLOCK, len(ids) - known * BLOCK))
+    sequences = rig.reference.sequences
+    count, same = len(sequences), {index: index for index in range(len(sequences))}
+    known = [max(0, len(ids) - 7) // BLOCK * BLOCK for ids in sequences]
+    starts = [rig.start(index, index) for index in range(count)]
+    rig.step([rig.work(index, 0, known[index]) for index in range(count) if known[index]], starts, same)
+    left = dict(rig.state)
+    rig.step([rig.work(index, known[index], len(ids) - known[index]) for index, ids in enumerate(sequences)], [], same)
+    starts = [
+        rig.start(count + index, index, shared=rig.tables[index][: known[index] // BLOCK], state=left[index])
+        for index in range(count)
+    ]
+    work = [rig.work(count + index, known[index], len(ids) - known[index]) for index, ids in enumerate(sequences)]
     rig.step(work, starts, {count + index: index for index in range(count)})
 
 

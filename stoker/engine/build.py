@@ -14,7 +14,7 @@ import torch
 from stoker.engine.blocks import BlockPool
 from stoker.engine.compiler import Compiler, Grammars
 from stoker.engine.core import EngineCore
-from stoker.engine.executor import LocalExecutor, blocks_within, kv_bytes_per_token
+from stoker.engine.executor import LocalExecutor, blocks_within, bytes_per_state, kv_bytes_per_token
 from stoker.engine.scheduler import Limits, Scheduler
 from stoker.engine.spec import EngineSpec
 from stoker.models.loader import load_graph, preferred_dtype
@@ -40,6 +40,8 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
     dtype = preferred_dtype(device) if config.dtype == "auto" else getattr(torch, config.dtype)
     graph = load_graph(spec.files, dtype=dtype, device=device, progress=progress)
     _trim_heap()
+    if bytes_per_state(graph, dtype):
+        raise ModelError(f"{spec.info.architecture} keeps states, which the scheduler does not hand out yet")
     context = min(config.context or spec.info.context, spec.info.context)
     per_token = kv_bytes_per_token(graph, dtype)
     budget = config.kv_memory or _kv_budget(device, context * per_token)

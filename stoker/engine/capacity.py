@@ -14,6 +14,7 @@ import msgspec
 from stoker.engine.build import GPU_KV_SHARE
 from stoker.models import examples
 from stoker.models.context import CacheSpec, PagedSpec
+from stoker.models.info import context_length
 from stoker.models.loader import family_of
 from stoker.models.shards import Ranks, spread
 from stoker.models.source import ModelError, read_json, resolve, shard_names
@@ -124,7 +125,7 @@ def _report(model: _Model, ranks: Ranks, hardware: str | None) -> Report:
     problems += shares.refused
     per_token = None if caches is None else sum(spec.bytes_per_token(KV_BYTES) for spec in caches)
     per_rank = None if caches is None else sum(_share(spec, ranks) for spec in caches)
-    context = text.get("max_position_embeddings")
+    context = context_length(text)
     context = context if isinstance(context, int) else None
     budget = fits = None
     if hardware is not None:

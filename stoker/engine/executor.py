@@ -13,10 +13,10 @@ import torch
 
 from stoker.engine.compiler import Grammars
 from stoker.engine.grammar import Constraint
-from stoker.engine.kv import BatchContext, make_store, spans_of
+from stoker.engine.kv import BatchContext, StateMoves, make_store, spans_of
 from stoker.engine.sampler import Allowed, SamplerRow, sample
 from stoker.kernels.attention import Span
-from stoker.models.context import BatchLayout, Graph
+from stoker.models.context import BatchLayout, Graph, RecurrentSpec
 from stoker.types.plan import Sampled, SequenceStart, StepPlan, StepResult, Work
 
 
@@ -31,6 +31,11 @@ def kv_bytes_per_token(graph: Graph, dtype: torch.dtype) -> int:
     return sum(spec.bytes_per_token(dtype.itemsize) for spec in graph.caches)
 
 
+def bytes_per_state(graph: Graph, dtype: torch.dtype) -> int:
+    """Bytes of what all layers keep of one sequence, however long; 0 for most models."""
+    return sum(spec.bytes_per_sequence(dtype.itemsize) for spec in graph.caches if isinstance(spec, RecurrentSpec))
+
+
 def blocks_within(budget: int, graph: Graph, dtype: torch.dtype, block_size: int) -> int:
     """How many whole blocks of `block_size` tokens `budget` bytes hold."""
     return budget // (kv_bytes_per_token(graph, dtype) * block_size)
@@ -39,8 +44,9 @@ def blocks_within(budget: int, graph: Graph, dtype: torch.dtype, block_size: int
 class LocalExecutor:
     """The one rank of a replica: graph, cache, grammars and sampler on one device of this process.
 
-    `num_blocks` blocks of `block_size` tokens; block ids in plans are 0..num_blocks - 1. A plan that contradicts what
-    was planned before (an unknown sequence, tokens that are not known yet) is a bug of its writer and raises.
+    `num_blocks` blocks of `block_size` tokens; block ids in plans are 0..num_blocks - 1, those of state slots 0..
+    num_states - 1. A plan that contradicts what was planned before (an unknown sequence, tokens that are not known yet)
+    is a bug of its writer and raises.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class LocalExecutor:
         *,
         num_blocks: int,
         block_size: int,
+        num_states: int = 0,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
@@ -57,7 +64,8 @@ class LocalExecutor:
         self._grammars = grammars
         self._block_size = block_size
         self._device = device
-        self._stores = [make_store(spec, num_blocks * block_size, dtype, device) for spec in graph.caches]
+        self._empty_state = num_states if any(isinstance(spec, RecurrentSpec) for spec in graph.caches) else None
+        self._stores = [make_store(spec, num_blocks * block_size, num_states, dtype, device) for spec in graph.caches]
         self._sequences: dict[int, _Sequence] = {}
 
     @torch.inference_mode()
@@ -71,7 +79,7 @@ class LocalExecutor:
         for work in plan.work:
             self._sequences[work.seq].grow(work)
         token_ids, layout, spans = self._batch(plan.work)
-        hidden = self._graph.forward(token_ids, BatchContext(layout, spans, self._stores))
+        hidden = self._graph.forward(token_ids, BatchContext(layout, spans, self._stores, self._moves(plan.work)))
         return StepResult(step=plan.step, sampled=self._sample(plan.work, hidden, layout.query_starts))
 
     def _batch(self, work: Sequence[Work]) -> tuple[torch.Tensor, BatchLayout, list[Span]]:
@@ -99,6 +107,13 @@ class LocalExecutor:
             block_size=self._block_size,
         )
         return self._to_device(ids), layout, spans_of(tables, layout)
+
+    def _moves(self, work: Sequence[Work]) -> StateMoves | None:
+        if self._empty_state is None:
+            return None
+        sources = [self._empty_state if item.source is None else item.source for item in work]
+        targets = np.array([item.target for item in work], dtype=np.int64)
+        return StateMoves(self._to_device(np.array(sources)), self._to_device(targets))
 
     def _sample(self, work: Sequence[Work], hidden: torch.Tensor, borders: Sequence[int]) -> list[Sampled]:
         chosen = [index for index, item in enumerate(work) if item.sample]

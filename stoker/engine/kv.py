@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from stoker.kernels.attention import Span, latent_attention, paged_attention
+from stoker.kernels.convolution import causal_convolution
+from stoker.kernels.delta import delta_rule
 from stoker.kernels.sparse import Choice, choose, sparse_latent_attention
-from stoker.models.context import BatchLayout, CacheSpec, LatentIndexedSpec, LatentSpec, PagedSpec
+from stoker.models.context import BatchLayout, CacheSpec, LatentIndexedSpec, LatentSpec, PagedSpec, RecurrentSpec
 
 
 class PagedStore:
@@ -47,11 +50,22 @@ class LatentIndexedStore(LatentStore):
         self.keys = _zeros((slots, spec.index), dtype, device)
 
 
-Store = PagedStore | LatentStore
+class RecurrentStore:
+    """States of one layer: inputs of its convolution [states + 1, channels, taps] and its memories [states + 1, heads,
+    key, value] float32. The last slot is never written: new sequences go on from it."""
+
+    def __init__(self, spec: RecurrentSpec, states: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.tails = _zeros((states + 1, spec.channels, spec.taps), dtype, device)
+        self.memory = _zeros((states + 1, spec.heads, spec.key, spec.value), torch.float32, device)
 
 
-def make_store(spec: CacheSpec, slots: int, dtype: torch.dtype, device: torch.device) -> Store:
-    """The memory of one layer that declared `spec`."""
+Store = PagedStore | LatentStore | RecurrentStore
+
+
+def make_store(spec: CacheSpec, slots: int, states: int, dtype: torch.dtype, device: torch.device) -> Store:
+    """The memory of one layer that declared `spec`, for so many tokens or states."""
+    if isinstance(spec, RecurrentSpec):
+        return RecurrentStore(spec, states, dtype, device)
     if isinstance(spec, PagedSpec):
         return PagedStore(spec, slots, dtype, device)
     if isinstance(spec, LatentIndexedSpec):
@@ -59,12 +73,24 @@ def make_store(spec: CacheSpec, slots: int, dtype: torch.dtype, device: torch.de
     return LatentStore(spec, slots, dtype, device)
 
 
-class BatchContext:
-    """A `ForwardContext`: every layer's store, bound to one batch, and what the batch's last indexer chose."""
+@dataclass(frozen=True, slots=True)
+class StateMoves:
+    """Slots that the batch's sequences read their states from and leave them in, [B] int64 each."""
 
-    def __init__(self, layout: BatchLayout, spans: list[Span], stores: Sequence[Store]) -> None:
+    sources: torch.Tensor
+    targets: torch.Tensor
+
+
+class BatchContext:
+    """A `ForwardContext`: every layer's store, bound to one batch, and what the batch's last indexer chose. `moves` is
+    there if any layer has states."""
+
+    def __init__(
+        self, layout: BatchLayout, spans: list[Span], stores: Sequence[Store], moves: StateMoves | None = None
+    ) -> None:
         self.layout = layout
         self.spans = spans
+        self.moves = moves
         self.choices: list[Choice | None] | None = None
         self._stores = stores
 
@@ -82,6 +108,12 @@ class BatchContext:
         store = self._stores[layer]
         assert isinstance(store, LatentIndexedStore)
         return _BoundIndex(store, self)
+
+    def recurrent(self, layer: int) -> _BoundStates:
+        store = self._stores[layer]
+        assert isinstance(store, RecurrentStore)
+        assert self.moves is not None
+        return _BoundStates(store, self.moves, self.layout.query_starts)
 
 
 class _BoundPages:
@@ -126,6 +158,25 @@ class _BoundIndex:
         keys, batch = self._store.keys, self._batch
         keys.index_copy_(0, batch.layout.slots, key)
         batch.choices = choose(q, weights, keys, batch.spans, batch.layout.block_size, count)
+
+
+class _BoundStates:
+    """A `RecurrentView`."""
+
+    def __init__(self, store: RecurrentStore, moves: StateMoves, borders: Sequence[int]) -> None:
+        self._store = store
+        self._moves = moves
+        self._borders = borders
+
+    def convolve(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        moves = self._moves
+        return causal_convolution(x, weight, self._store.tails, moves.sources, moves.targets, self._borders)
+
+    def recall(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor
+    ) -> torch.Tensor:
+        moves = self._moves
+        return delta_rule(q, k, v, decay, beta, self._store.memory, moves.sources, moves.targets, self._borders)
 
 
 def spans_of(tables: np.ndarray, layout: BatchLayout) -> list[Span]:

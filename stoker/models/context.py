@@ -46,7 +46,24 @@ class LatentIndexedSpec(msgspec.Struct, frozen=True, kw_only=True, tag="latent_i
         return (self.rank + self.rotary + self.index) * element_size
 
 
-CacheSpec = PagedSpec | LatentSpec | LatentIndexedSpec
+class RecurrentSpec(msgspec.Struct, frozen=True, kw_only=True, tag="recurrent"):
+    """A layer that keeps nothing per token, but a state of fixed size per sequence: the last `taps` inputs of a short
+    convolution over `channels`, and per head a memory of `key` x `value` float32 (delta rule)."""
+
+    channels: int
+    taps: int
+    heads: int
+    key: int
+    value: int
+
+    def bytes_per_token(self, element_size: int) -> int:
+        return 0
+
+    def bytes_per_sequence(self, element_size: int) -> int:
+        return self.channels * self.taps * element_size + self.heads * self.key * self.value * 4
+
+
+CacheSpec = PagedSpec | LatentSpec | LatentIndexedSpec | RecurrentSpec
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,21 @@ class IndexView(Protocol):
         ...
 
 
+class RecurrentView(Protocol):
+    """One layer's states, bound to the current batch: each sequence goes on from its own, and leaves it changed."""
+
+    def convolve(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """x [T, channels], weight [channels, taps + 1], the last for the token itself -> [T, channels]."""
+        ...
+
+    def recall(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor
+    ) -> torch.Tensor:
+        """The gated delta rule (`kernels/delta.py`): q, k and decay [T, heads, key], v [T, heads, value], beta [T,
+        heads] -> [T, heads, value]. `decay` <= 0 is the log of what a channel keeps, before the token is written."""
+        ...
+
+
 class ForwardContext(Protocol):
     """All a graph may use beside its own weights."""
 
@@ -113,6 +145,10 @@ class ForwardContext(Protocol):
 
     def index(self, layer: int) -> IndexView:
         """The index of `layer`, which must have declared a `LatentIndexedSpec`."""
+        ...
+
+    def recurrent(self, layer: int) -> RecurrentView:
+        """The states of `layer`, which must have declared a `RecurrentSpec`."""
         ...
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 from stoker.models.gguf_meta import read_metadata
 from stoker.models.source import ModelError, ModelFiles, read_json, shard_names, tokenizer_files
 
-_CONTEXT_KEYS = ("max_position_embeddings", "max_sequence_length", "seq_length", "n_positions")
+_CONTEXT_KEYS = ("max_position_embeddings", "model_max_length", "max_sequence_length", "seq_length", "n_positions")
 _GGUF_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _SAMPLES, _MIN_SAMPLES, _SAMPLE_BYTES = 1024, 16, 4096
 
@@ -56,13 +57,17 @@ def end_ids(files: ModelFiles) -> tuple[int, ...]:
     return _ids(files.root, *named)
 
 
+def context_length(config: Mapping[str, Any]) -> object:
+    """The longest prompt + output in tokens as a language model's configuration says it, None if it does not."""
+    return next((config[key] for key in _CONTEXT_KEYS if key in config), None)
+
+
 def _from_folder(files: ModelFiles, root: Path) -> ModelInfo:
     path = root / "config.json"
     config = _text_config(read_json(path))
     architecture = config.get("model_type")
     if not isinstance(architecture, str):
         raise ModelError(f"{path} has no model_type")
-    context = next((config[key] for key in _CONTEXT_KEYS if key in config), None)
     digest = hashlib.sha256()
     for name in ("config.json", *(tokenizer_files({file.name for file in root.iterdir()}) or ())):
         _add(digest, (root / name).read_bytes())
@@ -73,7 +78,7 @@ def _from_folder(files: ModelFiles, root: Path) -> ModelInfo:
     return ModelInfo(
         name=files.name,
         architecture=architecture,
-        context=_positive(path, "a context length (max_position_embeddings)", context),
+        context=_positive(path, "a context length (max_position_embeddings)", context_length(config)),
         vocab_size=_positive(path, "vocab_size", config.get("vocab_size")),
         eos_ids=end_ids(files),
         fingerprint=digest.hexdigest(),

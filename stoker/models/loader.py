@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from stoker.models.context import Graph
-from stoker.models.graphs import deepseek, glm4, glm4_moe, glm_dsa, llama, qwen3
+from stoker.models.graphs import deepseek, glm4, glm4_moe, glm_dsa, kimi_linear, llama, qwen3
 from stoker.models.source import ModelError, ModelFiles, read_json
 from stoker.models.weights.checkpoint import Checkpoint, Source
 from stoker.models.weights.gguf import GGUFSource
@@ -23,6 +23,7 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any], Checkpoint], Graph]] = {
     "glm4_moe_lite": deepseek.build,
     "glm_moe_dsa": glm_dsa.build,
     "kimi_k2": deepseek.build,
+    "kimi_linear": kimi_linear.build,
     "llama": llama.build,
     "qwen3": qwen3.build,
     "qwen3_moe": qwen3.build,

@@ -31,6 +31,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     `append` are ids accepted since the last plan (they become known before the work); `blocks` are physical blocks
     appended to the block table: token `t` lives in slot `table[t // block_size] * block_size + t % block_size`.
+
+    Where a model keeps states: this work goes on from the one in slot `source` (None: from nothing, at token 0), and
+    leaves what comes of it in slot `target`, which may be the same; no other work of the plan reads or writes `target`.
     """
 
     seq: int
@@ -39,6 +42,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     sample: bool
     append: list[int] = []
     blocks: list[int] = []
+    source: int | None = None
+    target: int | None = None
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, tag="plan"):

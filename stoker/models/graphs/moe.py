@@ -79,9 +79,16 @@ class MoE:
     shared: GatedMLP | None
 
     @classmethod
-    def load(cls, weights: Checkpoint, name: str, hidden: int, mixture: Mixture) -> MoE:
-        """The tensors below `name`."""
-        count, inner = mixture.experts, mixture.inner
+    def load(
+        cls,
+        weights: Checkpoint,
+        name: str,
+        hidden: int,
+        mixture: Mixture,
+        matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    ) -> MoE:
+        """The tensors below `name`; `matrices` are the names of an expert's own."""
+        count, inner, (gate, up, down) = mixture.experts, mixture.inner, matrices
         each = [f"{name}.experts.{index}" for index in range(count)]
         return cls(
             mixture.routing,
@@ -89,8 +96,8 @@ class MoE:
             weights.tensor(f"{name}.gate.e_score_correction_bias", (count,), torch.float32)
             if mixture.corrected
             else None,
-            weights.experts([[f"{one}.gate_proj", f"{one}.up_proj"] for one in each], [inner, inner], hidden),
-            weights.experts([[f"{one}.down_proj"] for one in each], [hidden], inner),
+            weights.experts([[f"{one}.{gate}", f"{one}.{up}"] for one in each], [inner, inner], hidden),
+            weights.experts([[f"{one}.{down}"] for one in each], [hidden], inner),
             GatedMLP.load(weights, f"{name}.shared_experts", hidden, mixture.shared_inner)
             if mixture.shared_inner
             else None,

@@ -138,5 +138,10 @@ class Rotary:
         turning = frequencies(dimensions, config.rope_theta, config.rope_scaling)
         return cls(turning.to(device), paired, magnitude(config.rope_scaling))
 
+    @classmethod
+    def none(cls, dimensions: int, device: torch.device) -> Rotary:
+        """Of a model without positions (NoPE): the part of a head that others turn stays as it is."""
+        return cls(torch.zeros(dimensions // 2, device=device))
+
     def at(self, positions: torch.Tensor, dtype: torch.dtype) -> Turns:
         return turns(positions, self.frequencies, dtype, paired=self.paired, magnitude=self.magnitude)
