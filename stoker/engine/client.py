@@ -13,7 +13,6 @@ from contextlib import suppress
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from stoker.engine.feed import Feed
 from stoker.types.errors import ErrorKind, StokerError
@@ -38,6 +37,7 @@ from stoker.types.wire import (
 
 HELLO_SECONDS = 1.0
 SEND_QUEUE = 4096  # messages waiting for a stuck engine before new requests are refused
+MESSAGES_PER_TURN = 64  # read before others get the event loop
 
 Status = Loading | Ready
 
@@ -64,12 +64,14 @@ class EngineClient:
         self._open: dict[str, asyncio.Queue[Progress | StokerError]] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
         self._socket.connect(endpoint)
-        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._greet())]
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.FD, self._read)
+        self._greeter = asyncio.create_task(self._greet())
 
     @property
     def heartbeat_age(self) -> float:
@@ -84,7 +86,7 @@ class EngineClient:
         self._open[request.id] = inbox
         finished = False
         try:
-            await self._send(request)
+            self._send(request)
             while not finished:
                 item = await inbox.get()
                 if isinstance(item, StokerError):
@@ -96,73 +98,84 @@ class EngineClient:
             self._open.pop(request.id, None)
             if not finished:
                 with suppress(StokerError):
-                    await self._send(Abort(id=request.id))
+                    self._send(Abort(id=request.id))
 
     def fail(self, error: StokerError) -> None:
         """End every open request with `error`: the engine is gone."""
         for inbox in self._open.values():
             inbox.put_nowait(error)
 
-    async def subscribe(self) -> None:
+    def subscribe(self) -> None:
         """Ask for a new snapshot, if there is a reader for it and the engine serves."""
         if self._on_kv and self._ready:
             self._feed.restart()
             with suppress(StokerError):  # the feed notices that nothing comes
-                await self._send(Subscribe())
+                self._send(Subscribe())
 
-    async def shutdown(self) -> None:
+    def shutdown(self) -> None:
         """Ask the process to end; it may already be gone."""
         with suppress(StokerError):
-            await self._send(Shutdown())
+            self._send(Shutdown())
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._greeter.cancel()
+        await asyncio.gather(self._greeter, return_exceptions=True)
+        self._loop.remove_reader(self._socket.FD)
         self._socket.close(0)
         self._context.term()
 
-    async def _send(self, message: ToEngine) -> None:
+    def _send(self, message: ToEngine) -> None:
         try:
-            await self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
+            self._socket.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:
             raise StokerError(
                 ErrorKind.CAPACITY, "engine_stuck", "The engine does not take requests at present.", retry_after=5.0
             ) from None
+        self._loop.call_soon(self._read)  # sending may have swallowed the signal that something has come
 
     async def _greet(self) -> None:
         """Introduce this client until answered, then show each second that it lives."""
         while True:
             with suppress(StokerError):
-                await self._send(Hello())
+                self._send(Hello())
             await asyncio.sleep(HELLO_SECONDS if self._ready else 0.05)
 
-    async def _receive(self) -> None:
-        while True:
-            message = self._decoder.decode(await self._socket.recv())
-            self._heard = time.monotonic()
-            if isinstance(message, Step):
+    def _read(self) -> None:
+        """Take what has come. The socket's descriptor signals a change and not a state, so it is read until empty."""
+        if self._socket.closed:
+            return
+        for _ in range(MESSAGES_PER_TURN):
+            try:
+                self._handle(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
+            except zmq.Again:
+                return
+        self._loop.call_soon(self._read)
+
+    def _handle(self, message: FromEngine) -> None:
+        self._heard = time.monotonic()
+        match message:
+            case Step():
                 for progress in message.progress:
                     self._deliver(progress.id, progress)
-            elif isinstance(message, EngineStats):
+            case EngineStats():
                 self.stats = message
                 if self._on_kv and self._feed.behind(message.kv_seq):
-                    await self.subscribe()
-            elif isinstance(message, KVSnapshot | KVEvents):
+                    self.subscribe()
+            case KVSnapshot() | KVEvents():
                 if self._on_kv and self._feed.take(message):
                     self._on_kv(message)
-            elif isinstance(message, Refused):
+            case Refused():
                 error = StokerError(
                     ErrorKind(message.kind), message.code, message.message, retry_after=message.retry_after
                 )
                 self._deliver(message.id, error)
-            elif isinstance(message, Ready) and self._ready:
+            case Ready() if self._ready:
                 self.fail(_forgotten())
-                await self.subscribe()
-            else:
+                self.subscribe()
+            case Loading() | Ready():
                 self._ready = isinstance(message, Ready)
                 self._on_status(message)
-                await self.subscribe()
+                self.subscribe()
 
     def _deliver(self, request_id: str, item: Progress | StokerError) -> None:
         """Late tokens of a request that was left are dropped: its abort is under way."""

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -88,25 +88,23 @@ class LocalReplica:
             return
         self._stopping.set()
         if self._client:
-            await self._client.shutdown()
+            self._client.shutdown()
         _, late = await asyncio.wait({self._watcher}, timeout=STOP_SECONDS)
         if late and self._process:
             _kill(self._process)
         await self._watcher
         self._set_state(Down(reason="stopped", final=True))
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Progress]:
+    def generate(self, request: Generate) -> AsyncGenerator[Progress]:
         client = self._client
         if client is None or not isinstance(self._state, Ready):
             raise unavailable(self._state)
-        async with aclosing(client.generate(request)) as stream:
-            async for progress in stream:
-                yield progress
+        return client.generate(request)
 
     async def resubscribe(self) -> None:
         """Have the engine tell anew what is in its prefix cache."""
         if self._client:
-            await self._client.subscribe()
+            self._client.subscribe()
 
     async def _watch(self) -> None:
         attempt = 0

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from stoker.config import GatewayConfig, Tenant
@@ -97,7 +98,14 @@ class GenerateRoute(Generic[R]):
                 fingerprint=f"fp_{service.info.fingerprint[:16]}",
             )
             exchange.notes |= {"id": head.id, "session": request.session, "lane": request.lane.name.lower()}
-            run = _Run(service, self._config, exchange, request, tenant, head)
+            run = _Run(
+                service=service,
+                exchange=exchange,
+                request=request,
+                tenant=tenant,
+                head=head,
+                heartbeat=self._config.heartbeat,
+            )
             try:
                 if request.stream:
                     stream = self._stream(request, head)
@@ -116,28 +124,20 @@ class GenerateRoute(Generic[R]):
         """Called when all of an answer is known, before the client hears that it ended."""
 
 
+@dataclass(kw_only=True)
 class _Run:
     """One request on its way. The client is watched from the first moment, also while its prompt is rendered."""
 
-    def __init__(
-        self,
-        service: Service,
-        config: GatewayConfig,
-        exchange: Exchange,
-        request: ChatRequest | CompletionRequest,
-        tenant: Tenant,
-        head: Head,
-    ) -> None:
-        self._service = service
-        self._config = config
-        self._exchange = exchange
-        self._request = request
-        self._tenant = tenant
-        self._head = head
-        self._generation: Generation | None = None
+    service: Service
+    exchange: Exchange
+    request: ChatRequest | CompletionRequest
+    tenant: Tenant
+    head: Head
+    heartbeat: float
+    generation: Generation | None = field(default=None, init=False)
 
     async def stream(self, encoder: StreamEncoder, done: Callable[[], None]) -> None:
-        out = EventStream(self._exchange, encoder, heartbeat=self._config.heartbeat)
+        out = EventStream(self.exchange, encoder, heartbeat=self.heartbeat)
         await out.run(self._events(done))
 
     async def whole(self, encoder: WholeEncoder, done: Callable[[], None]) -> None:
@@ -146,15 +146,15 @@ class _Run:
                 async for event in events:
                     encoder.push(event)
 
-        await self._exchange.attend(collect())
-        await self._exchange.reply(200, encoder.finish())
+        await self.exchange.attend(collect())
+        await self.exchange.reply(200, encoder.finish())
 
     async def _events(self, done: Callable[[], None]) -> AsyncGenerator[Event]:
-        self._generation = await self._service.start(
-            self._request, tenant=self._tenant.name, request_id=self._head.id, remember=self._tenant.retain
+        self.generation = await self.service.start(
+            self.request, tenant=self.tenant.name, request_id=self.head.id, remember=self.tenant.retain
         )
-        self._note_divergence(self._generation.divergence)
-        async with aclosing(self._generation.events()) as events:
+        self._note_divergence(self.generation.divergence)
+        async with aclosing(self.generation.events()) as events:
             async for event in events:
                 if isinstance(event, Done):
                     done()
@@ -164,13 +164,13 @@ class _Run:
         """Tell the client how much of its session's last prompt this one has kept, and what it must read again."""
         if divergence is not None:
             told = f"shared={divergence.shared}, of={divergence.of}, lost={divergence.lost}"
-            self._exchange.extra.append((PREFIX_HEADER, told.encode()))
-            self._exchange.notes["prefix_lost"] = divergence.lost
+            self.exchange.extra.append((PREFIX_HEADER, told.encode()))
+            self.exchange.notes["prefix_lost"] = divergence.lost
 
     def note_usage(self) -> None:
-        if self._generation is not None:
-            usage = self._generation.usage
-            self._exchange.notes |= {
+        if self.generation is not None:
+            usage = self.generation.usage
+            self.exchange.notes |= {
                 "tokens_in": usage.input,
                 "tokens_cached": usage.input_cached,
                 "tokens_out": usage.output,

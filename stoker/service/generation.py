@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -31,36 +32,28 @@ def _wrap(seed: int) -> int:
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+@dataclass(kw_only=True)
 class Generation:
     """One admitted request: `prompts` x `n` choices. `usage` is right at any moment, also after an abort.
 
     Choice i continues prompt i // n. All go to the engine at once: it computes what prompts share only once.
+
+    context     tokens that prompt and output may have together
+    domain      who may share the prompts' cache
+    divergence  where the prompt leaves the one before it in its session, if that is known
     """
 
-    def __init__(
-        self,
-        request: ChatRequest | CompletionRequest,
-        prompts: list[list[int]],
-        choices: list[Choice],
-        constraint: Constraint,
-        divergence: Divergence | None,
-        text: TextModel,
-        backend: Backend,
-        context: int,
-        tenant: str,
-        request_id: str,
-    ) -> None:
-        self.request = request
-        self.prompts = prompts
-        self.divergence = divergence
-        self._constraint = constraint
-        self._text = text
-        self._backend = backend
-        self._context = context
-        self._domain = f"tenant:{tenant}"
-        self._id = request_id
-        self._begun = False
-        self._choices = choices
+    id: str
+    request: ChatRequest | CompletionRequest
+    prompts: list[list[int]]
+    choices: list[Choice]
+    constraint: Constraint
+    divergence: Divergence | None
+    context: int
+    domain: str
+    text: TextModel
+    backend: Backend
+    _begun: bool = field(default=False, init=False)
 
     @property
     def usage(self) -> Usage:
@@ -68,21 +61,21 @@ class Generation:
         A prompt that gave no token yet counts nothing: it may still be queued."""
         prompt = cached = 0
         for which, ids in enumerate(self.prompts):
-            begun = [c for c in self._choices[which * self.request.n :][: self.request.n] if c.begun]
+            begun = [c for c in self.choices[which * self.request.n :][: self.request.n] if c.begun]
             if begun:
                 prompt += len(ids)
                 cached += min(len(ids), *(choice.cached for choice in begun))
         return Usage(
             input_uncached=prompt - cached,
             input_cached=cached,
-            output_text=sum(choice.output - choice.reasoning for choice in self._choices),
-            output_reasoning=sum(choice.reasoning for choice in self._choices),
+            output_text=sum(choice.output - choice.reasoning for choice in self.choices),
+            output_reasoning=sum(choice.reasoning for choice in self.choices),
         )
 
     async def events(self) -> AsyncGenerator[Event]:
         """All events: `Begun` with the engine's first news, `Done` last. Closing it early aborts what still runs in the
         engine."""
-        sources = [self._run(choice) for choice in self._choices]
+        sources = [self._run(choice) for choice in self.choices]
         source = sources[0] if len(sources) == 1 else merge(sources)
         async with aclosing(source):
             async for event in source:
@@ -95,15 +88,15 @@ class Generation:
         if isinstance(self.request, CompletionRequest) and self.request.echo:
             yield TextDelta(index=choice.index, text=await self._echoed(self.request.prompts[which]))
         generate = Generate(
-            id=f"{self._id}/{choice.index}",
+            id=f"{self.id}/{choice.index}",
             prompt_ids=ids,
             sampling=self._sampling(len(ids), turn),
-            grammar=self._constraint.grammar,
-            reasoning=self._constraint.reasoning,
+            grammar=self.constraint.grammar,
+            reasoning=self.constraint.reasoning,
             lane=self.request.lane,
-            domain=self._domain,
+            domain=self.domain,
         )
-        async with aclosing(self._backend.generate(generate)) as steps:
+        async with aclosing(self.backend.generate(generate)) as steps:
             taken = 0
             async for progress in steps:
                 events = choice.push(progress)
@@ -120,14 +113,14 @@ class Generation:
         raise StokerError(ErrorKind.INTERNAL, "engine_protocol", "The engine ended the output without a reason.")
 
     async def _echoed(self, prompt: str | tuple[int, ...]) -> str:
-        return prompt if isinstance(prompt, str) else await asyncio.to_thread(self._text.decode, prompt)
+        return prompt if isinstance(prompt, str) else await asyncio.to_thread(self.text.decode, prompt)
 
     def _sampling(self, prompt_len: int, turn: int) -> SamplingParams:
         """The client's sampling with what only this side knows: what fits, and a seed per choice. An answer whose form
         is complete ends there, however long it should be."""
         asked = self.request.sampling
-        fits = self._context - prompt_len
-        free = self._constraint.grammar is None
+        fits = self.context - prompt_len
+        free = self.constraint.grammar is None
         return msgspec.structs.replace(
             asked,
             max_tokens=fits if asked.max_tokens is None else min(asked.max_tokens, fits),

@@ -87,16 +87,16 @@ class Service:
             for index in range(len(prompts) * request.n)
         ]
         return Generation(
-            request,
-            prompts,
-            choices,
-            constraint,
-            divergence,
-            self._text,
-            self.backend,
-            self.context,
-            tenant,
-            request_id,
+            id=request_id,
+            request=request,
+            prompts=prompts,
+            choices=choices,
+            constraint=constraint,
+            divergence=divergence,
+            context=self.context,
+            domain=f"tenant:{tenant}",
+            text=self._text,
+            backend=self.backend,
         )
 
     async def tokenize(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
