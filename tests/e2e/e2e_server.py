@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ import time
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 KEYS = {"alice": "sk-alice-0123456789", "bob": "sk-bob-0123456789"}
 
@@ -49,6 +52,18 @@ class Server:
     def engine_pid(self) -> int:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text(encoding="ascii")
         return int(children.split()[0])
+
+    async def idle(self, model: str = "demo", within: float = 10.0) -> dict[str, Any]:
+        """The figures of the model's engine once it runs nothing."""
+        end = time.monotonic() + within
+        async with aiohttp.ClientSession() as http:
+            while True:
+                async with http.get(f"{self.url}/health/ready") as response:
+                    stats = (await response.json())["models"][model]["engine"]
+                if stats["running"] + stats["waiting"] + stats["blocks_in_use"] == 0:
+                    return stats
+                assert time.monotonic() < end, f"still busy: {stats}"
+                await asyncio.sleep(0.05)
 
     def stop(self) -> float:
         began = time.monotonic()

@@ -104,22 +104,9 @@ async def test_many_streams_at_once(server: Server) -> None:
     assert all(1 <= count <= 12 for count in counts)
 
 
-async def engine_idle(server: Server, within: float = 10.0) -> dict[str, Any]:
-    """The engine's own figures once it runs nothing."""
-    end = time.monotonic() + within
-    async with aiohttp.ClientSession() as http:
-        while True:
-            async with http.get(f"{server.url}/health/ready") as response:
-                stats = (await response.json())["models"]["demo"]["engine"]
-            if stats["running"] + stats["waiting"] + stats["blocks_in_use"] == 0:
-                return stats
-            assert time.monotonic() < end, f"still busy: {stats}"
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.parametrize("moment", ["before the first byte", "in the middle"])
 async def test_a_client_that_leaves_frees_its_place(server: Server, moment: str) -> None:
-    before = await engine_idle(server)
+    before = await server.idle()
     async with async_client(server) as api:
         call = api.chat.completions.create(model="demo", messages=QUESTION, max_tokens=4000, stream=True)
         if moment == "before the first byte":
@@ -132,7 +119,7 @@ async def test_a_client_that_leaves_frees_its_place(server: Server, moment: str)
             async for _ in stream:
                 break
             await stream.close()
-    after = await engine_idle(server)
+    after = await server.idle()
     assert after["decode_tokens"] - before["decode_tokens"] < 400
 
 
@@ -151,7 +138,7 @@ async def test_a_client_that_leaves_the_queue(server: Server) -> None:
         for task in reversed(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    await engine_idle(server)
+    await server.idle()
 
 
 async def test_hostile_requests_disturb_nobody(server: Server) -> None:
