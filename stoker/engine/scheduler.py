@@ -124,7 +124,8 @@ class Scheduler:
         seq = Sequence(
             number=self._next_number,
             request=request.id,
-            token_ids=list(request.prompt_ids),
+            token_ids=[*request.prompt_ids, *request.output_ids],
+            output=len(request.output_ids),
             sampling=sampling,
             lane=request.lane,
             chain=Chain(root, self._key, self.pool.block_size),
@@ -237,19 +238,21 @@ class Scheduler:
 
     def _refuse_impossible(self, request: Generate) -> None:
         ids, bias, vocab = request.prompt_ids, request.sampling.logit_bias, self.limits.vocab_size
+        most, given = request.sampling.max_tokens, len(request.output_ids)
         if request.id in self._live:
             raise invalid("duplicate_request_id", f"request {request.id} is running already")
         if not ids:
             raise invalid("empty_prompt", "the prompt has no tokens", param="prompt")
-        if request.sampling.max_tokens is not None and request.sampling.max_tokens < 1:
-            raise invalid("invalid_max_tokens", "max_tokens must be at least 1", param="max_tokens")
-        if len(ids) + 1 > self.context:
+        if most is not None and most < given + 1:
+            raise invalid("invalid_max_tokens", f"max_tokens must be at least {given + 1}", param="max_tokens")
+        if len(ids) + given + 1 > self.context:
             raise invalid(
                 "context_length_exceeded",
-                f"the prompt has {len(ids)} tokens and at least 1 is to be generated, but the context holds"
+                f"the prompt has {len(ids)} tokens and at least {given + 1} is to be generated, but the context holds"
                 f" {self.context} tokens",
                 param="prompt",
             )
+        ids = [*ids, *request.output_ids]
         if min(ids) < 0 or max(ids) >= vocab:
             wrong = next(i for i in ids if not 0 <= i < vocab)
             raise invalid("invalid_token_id", f"token id {wrong} is outside the vocabulary of {vocab}", param="prompt")

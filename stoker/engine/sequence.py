@@ -28,8 +28,9 @@ class Sequence:
     nothing to compute and so no logits to choose the next token from.
 
     number    order of arrival, kept over preemption; names it to the executor
+    token_ids prompt and, behind it, the `output` tokens generated so far: some may come with it, from another engine
     max_output  tokens it may generate: what was asked for, clamped to the context
-    hit       prompt tokens served from the cache, fixed when first scheduled (None before): what is billed as cached
+    hit       tokens served from the cache, fixed when first scheduled (None before): what is billed as cached
     reached   most tokens ever computed; computing below it again is recompute
     sent      ids that the executor knows; 0 while it does not know the sequence
     placed    blocks of the table that the executor knows
@@ -50,13 +51,13 @@ class Sequence:
     grammar: str | None = None
     reasoning: Reasoning | None = None
     held: bool = False
+    output: int = 0
     prompt_len: int = field(init=False)
     stop_ids: frozenset[int] = field(init=False)
     state: State = State.WAITING
     cached: int = 0
     computed: int = 0
     blocks: list[int] = field(default_factory=list[int])
-    output: int = 0
     hit: int | None = None
     reached: int = 0
     sent: int = 0
@@ -67,7 +68,7 @@ class Sequence:
     refused: int | None = None
 
     def __post_init__(self) -> None:
-        self.prompt_len = len(self.token_ids)
+        self.prompt_len = len(self.token_ids) - self.output
         self.stop_ids = frozenset(self.sampling.stop_ids)
         self.chain.extend(self.token_ids)
 

@@ -34,10 +34,14 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     `grammar`, in llguidance's notation, is what all output after `reasoning` derives from: an end token can come only
     where it is complete. `links` are the chain links of the prompt's full pages, 16 bytes each, made with the engine's
     key, fingerprint and page size and this request's adapter and domain; where it is empty the engine makes them.
+
+    `output_ids` were generated before, by an engine that was lost: this one goes on behind them as if they were its
+    own. They count as output everywhere (limits, penalties, seeds, grammar, reasoning), and are not sent again.
     """
 
     id: str
     prompt_ids: list[int]
+    output_ids: list[int] = []
     sampling: SamplingParams
     grammar: str | None = None
     reasoning: Reasoning | None = None
@@ -80,9 +84,10 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True):
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="progress"):
     """New tokens of one request, in order. The last one carries `finish`.
 
-    `cached` is the number of prompt tokens served from the prefix cache, fixed when the request was first
-    scheduled. `tokens` never contains the stop id that ended the output. `output` is the running number of
-    tokens generated (a stop id that ended the output counts: it was computed).
+    `cached` is the number of tokens, of the prompt and of the `output_ids` that came with it, that were served from
+    the prefix cache, fixed when the request was first scheduled. `tokens` never contains the stop id that ended the
+    output. `output` is the running number of tokens generated (a stop id that ended the output counts: it was
+    computed), `output_ids` included.
     """
 
     id: str
