@@ -30,15 +30,15 @@ async def host(port: int) -> None:
     files = resolve("demo", revision=None, data_dir=Path(), progress=lambda stage, fraction: None)
     info = read_info(files)
 
+    key = secrets.token_hex(32)
+
     def spec(endpoint: str) -> EngineSpec:
-        return EngineSpec(
-            files=files, info=info, config=EngineConfig(), endpoint=endpoint, chain_key=secrets.token_hex(32)
-        )
+        return EngineSpec(files=files, info=info, config=EngineConfig(), endpoint=endpoint, chain_key=key)
 
     replica = LocalReplica(spec, command=(sys.executable, "-m", "bench.fake_engine"))
     await replica.start()
     try:
-        service = Service(TextModel.load(files), info, replica)
+        service = Service(TextModel.load(files), info, replica, scheme=spec("").scheme)
         catalog = Catalog()
         catalog.add(service)
         config = GatewayConfig(port=port)

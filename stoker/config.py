@@ -24,6 +24,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     step_tokens     token budget of one step (prefill chunks and decode steps together)
     prefill_tokens  the budget while nobody decodes: larger chunks are quicker, and no stream stalls on them
+    block_size      tokens of a page of the KV cache
     kv_memory       bytes for the KV pool
     context         longest prompt + output in tokens; at most the model's own
     lane_reserve    share of the step budget kept for (standard, batch) while a higher lane could take it all
@@ -32,7 +33,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     threads: Count | None = None
-    block_size: Count = 16
+    block_size: Literal[4, 8, 16, 32, 64] = 16
     kv_memory: Count | None = None
     context: Count | None = None
     step_tokens: Count | None = None

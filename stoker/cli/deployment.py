@@ -55,13 +55,21 @@ class Deployment:
                 log_level=config.log_level,
             )
 
+        self._scheme = spec("").scheme
         self._replica = LocalReplica(spec, on_state=on_state)
 
     async def start(self) -> None:
         """The engine loads by itself from here on; returns when text can be handled. Raises ModelError."""
         await self._replica.start()
         text = await asyncio.to_thread(TextModel.load, self.found.files)
-        self.service = Service(text, self.found.info, self._replica, name=self.found.name, trial=self._trial)
+        self.service = Service(
+            text,
+            self.found.info,
+            self._replica,
+            name=self.found.name,
+            trial=self._trial,
+            scheme=self._scheme,
+        )
 
     async def close(self) -> None:
         if hasattr(self, "service"):

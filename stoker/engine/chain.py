@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 PAGE = 16
 LOGICAL_BLOCK = 64
 LINK_BYTES = 16
+ID_BYTES = 4
 FORMAT = 1
 
 
@@ -45,35 +47,72 @@ class ChainRoot(msgspec.Struct, frozen=True, kw_only=True):
         return blake2b(msgspec.msgpack.encode(msgspec.structs.astuple(self)), digest_size=LINK_BYTES, key=key).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class ChainScheme:
+    """How every chain of one model is made, here and in its engines: the key of the installation, the fingerprint of
+    model and tokenizer, and `page` tokens to a link (a divisor of `LOGICAL_BLOCK`)."""
+
+    key: bytes = field(repr=False)
+    fingerprint: str
+    page: int = PAGE
+
+    def root(self, *, domain: str, adapter: str = "") -> bytes:
+        """The first parent of a prompt's links."""
+        return ChainRoot(fingerprint=self.fingerprint, adapter=adapter, domain=domain).link(self.key)
+
+    def extend(self, links: bytes, root: bytes, packed: bytes) -> bytes:
+        """All links of the ids `packed`, end to end. `links` are those already known: of the first pages."""
+        size = self.page * ID_BYTES
+        rest = memoryview(packed)[len(links) // LINK_BYTES * size : len(packed) // size * size]
+        return links + b"".join(link_pages(self.key, links[-LINK_BYTES:] or root, rest, self.page))
+
+    def within(self, links: bytes, size: int) -> bytes:
+        """Those of `links` whose pages lie within the first `size` bytes of the packed ids."""
+        return links[: size // (self.page * ID_BYTES) * LINK_BYTES]
+
+    def blocks(self, links: bytes) -> list[bytes]:
+        """The names of the logical blocks that `links` (of a prompt, end to end) have in them, first to last."""
+        step = LOGICAL_BLOCK // self.page * LINK_BYTES
+        return [links[end - LINK_BYTES : end] for end in range(step, len(links) + 1, step)]
+
+
+def pack(token_ids: Sequence[int]) -> bytes:
+    """Ids as they enter the chain: four bytes each, lowest first. Raises OverflowError for what does not fit."""
+    packed = array("I", token_ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def link_pages(key: bytes, parent: bytes, packed: bytes | memoryview, page: int) -> Iterator[bytes]:
+    """The links of the whole pages `packed`, one after another. The only place where links are made."""
+    size = page * ID_BYTES
+    for at in range(0, len(packed), size):
+        parent = blake2b(parent + packed[at : at + size], digest_size=LINK_BYTES, key=key).digest()
+        yield parent
+
+
 class Chain:
     """The links of one sequence, longer as its ids become known. Only full pages have a link.
 
-    `links[i]` stands for the first `(i + 1) * page` token ids under the root.
+    `links[i]` stands for the first `(i + 1) * page` token ids under the root. `known` are the links of its first pages
+    if somebody has made them already, end to end.
     """
 
-    __slots__ = ("_key", "_parent", "links", "page")
+    __slots__ = ("_key", "_root", "links", "page")
 
-    def __init__(self, root: ChainRoot, key: bytes, page: int = PAGE) -> None:
+    def __init__(self, root: ChainRoot, key: bytes, page: int = PAGE, known: bytes = b"") -> None:
         self.page = page
-        self.links: list[bytes] = []
+        self.links = [known[at : at + LINK_BYTES] for at in range(0, len(known), LINK_BYTES)]
         self._key = key
-        self._parent = root.link(key)
+        self._root = root.link(key)
 
     def extend(self, token_ids: Sequence[int]) -> None:
         """Link the pages of `token_ids` (all ids of the sequence, from the first) that have become full.
 
         Raises OverflowError for an id below 0 or above 2**32 - 1.
         """
-        page = self.page
-        start, full = len(self.links) * page, len(token_ids) // page * page
-        if start == full:
-            return
-        packed = array("I", token_ids[start:full])
-        if sys.byteorder == "big":
-            packed.byteswap()
-        data, size = memoryview(packed.tobytes()), page * packed.itemsize
-        key, parent, add = self._key, self._parent, self.links.append
-        for at in range(0, len(data), size):
-            parent = blake2b(parent + data[at : at + size], digest_size=LINK_BYTES, key=key).digest()
-            add(parent)
-        self._parent = parent
+        start, full = len(self.links) * self.page, len(token_ids) // self.page * self.page
+        if start < full:
+            parent = self.links[-1] if self.links else self._root
+            self.links.extend(link_pages(self._key, parent, pack(token_ids[start:full]), self.page))

@@ -17,7 +17,7 @@ import msgspec
 
 from stoker.engine.blocks import BlockPool
 from stoker.engine.budget import Demand, reserves, share
-from stoker.engine.chain import Chain, ChainRoot
+from stoker.engine.chain import LINK_BYTES, Chain, ChainRoot
 from stoker.engine.residency import Residency
 from stoker.engine.sequence import Sequence, State
 from stoker.types.chat import FinishReason
@@ -128,7 +128,7 @@ class Scheduler:
             output=len(request.output_ids),
             sampling=sampling,
             lane=request.lane,
-            chain=Chain(root, self._key, self.pool.block_size),
+            chain=Chain(root, self._key, self.pool.block_size, request.links),
             max_output=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             grammar=request.grammar,
             reasoning=request.reasoning,
@@ -243,6 +243,10 @@ class Scheduler:
             raise invalid("duplicate_request_id", f"request {request.id} is running already")
         if not ids:
             raise invalid("empty_prompt", "the prompt has no tokens", param="prompt")
+        if request.links and len(request.links) != len(ids) // self.pool.block_size * LINK_BYTES:
+            pages = f"{len(ids)} tokens in pages of {self.pool.block_size}"
+            text = f"{len(request.links)} bytes of chain links do not fit {pages}"
+            raise StokerError(ErrorKind.INTERNAL, "invalid_links", text)
         if most is not None and most < given + 1:
             raise invalid("invalid_max_tokens", f"max_tokens must be at least {given + 1}", param="max_tokens")
         if len(ids) + given + 1 > self.context:

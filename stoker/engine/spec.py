@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from stoker.config import EngineConfig
+from stoker.engine.chain import ChainScheme
 from stoker.models.info import ModelInfo
 from stoker.models.source import ModelFiles
 
@@ -22,3 +23,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     chain_key: str
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def scheme(self) -> ChainScheme:
+        """How the chains of this engine are made."""
+        return ChainScheme(bytes.fromhex(self.chain_key), self.info.fingerprint, self.config.block_size)

@@ -38,6 +38,7 @@ class Generation:
 
     Choice i continues prompt i // n. All go to the engine at once: it computes what prompts share only once.
 
+    links       chain links of each prompt
     context     tokens that prompt and output may have together
     domain      who may share the prompts' cache
     divergence  where the prompt leaves the one before it in its session, if that is known
@@ -46,6 +47,7 @@ class Generation:
     id: str
     request: ChatRequest | CompletionRequest
     prompts: list[list[int]]
+    links: list[bytes]
     choices: list[Choice]
     constraint: Constraint
     divergence: Divergence | None
@@ -95,6 +97,7 @@ class Generation:
             reasoning=self.constraint.reasoning,
             lane=self.request.lane,
             domain=self.domain,
+            links=self.links[which],
         )
         async with aclosing(self.backend.generate(generate)) as steps:
             taken = 0

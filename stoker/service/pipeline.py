@@ -9,18 +9,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from stoker.engine.chain import ChainScheme
 from stoker.fleet.backend import Backend, Down, Starting
 from stoker.models.info import ModelInfo
 from stoker.models.text.model import TextModel
 from stoker.service.constraints import FREE, Constraint, Constraints
-from stoker.service.divergence import Divergence, Divergences
+from stoker.service.divergence import Divergence
 from stoker.service.generation import Generation
 from stoker.service.grammar_trial import GrammarTrial
 from stoker.service.reading import Reading
+from stoker.service.sessions import Sessions, cache_domain
 from stoker.types.chat import ChatRequest, CompletionRequest
 from stoker.types.errors import ErrorKind, StokerError, invalid
 from stoker.types.wire import Ready
@@ -32,10 +34,19 @@ QUICK_SIZE = 16 * 1024  # characters or ids
 LONG_TOKEN = 16  # bytes; hardly any text has so few tokens for its length
 
 
+class _Prompts(NamedTuple):
+    """The prompts of one request: ids, chain links, and where its session's last prompt was left, if that is known."""
+
+    ids: list[list[int]]
+    links: list[bytes]
+    divergence: Divergence | None
+
+
 class Service:
     """One model behind one backend. `name` is what clients call the model. Lives in one event loop.
 
-    `trial` tries out grammars; without one no output can be constrained.
+    `trial` tries out grammars; without one no output can be constrained. `scheme` is how the backend's engines make
+    their hash chains; without it they hash all prompts themselves.
     """
 
     def __init__(
@@ -46,6 +57,7 @@ class Service:
         *,
         name: str | None = None,
         trial: GrammarTrial | None = None,
+        scheme: ChainScheme | None = None,
     ) -> None:
         self.name = name or info.name
         self.info = info
@@ -53,7 +65,7 @@ class Service:
         self._text = text
         self._reading = Reading(text)
         self._constraints = Constraints(text, trial)
-        self._divergences = Divergences()
+        self._sessions = Sessions(scheme)
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="text-quick")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="text-long")
 
@@ -77,11 +89,10 @@ class Service:
         is compared with this one only if `remember` is set. Raises StokerError.
         """
         self._check_ready()
-        prompts = await self.tokenize(request)
-        for position, ids in enumerate(prompts):
-            self._check_length(len(ids), at_least=False, param=_param(request, position))
+        prompts, links, divergence = await self._in_thread(
+            lambda: self._read(request, tenant, remember=remember), _size(request)
+        )
         constraint = await self._constrain(request, prompts[0]) if isinstance(request, ChatRequest) else FREE
-        divergence = await self._compare(tenant, request.session, prompts) if remember else None
         choices = [
             self._reading.choice(request, index, prompts[index // request.n])
             for index in range(len(prompts) * request.n)
@@ -90,11 +101,12 @@ class Service:
             id=request_id,
             request=request,
             prompts=prompts,
+            links=links,
             choices=choices,
             constraint=constraint,
             divergence=divergence,
             context=self.context,
-            domain=f"tenant:{tenant}",
+            domain=cache_domain(tenant),
             text=self._text,
             backend=self.backend,
         )
@@ -102,13 +114,6 @@ class Service:
     async def tokenize(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
         """The prompt of a chat, or each prompt of a completion, as token ids; in a thread of the text pool."""
         return await self._in_thread(lambda: self._encode(request), _size(request))
-
-    async def _compare(self, tenant: str, session: str | None, prompts: list[list[int]]) -> Divergence | None:
-        """Where the prompt of a session leaves the one before it."""
-        if session is None or len(prompts) != 1:
-            return None
-        ids = prompts[0]
-        return await self._in_thread(lambda: self._divergences.observe(tenant, session, ids), len(ids))
 
     async def decode(self, ids: tuple[int, ...]) -> str:
         """Token ids as text, special tokens included. Raises StokerError for ids outside the vocabulary."""
@@ -133,6 +138,16 @@ class Service:
             case Down(reason=reason):
                 message = f"The engine is down: {reason}"
         raise StokerError(ErrorKind.UNAVAILABLE, "engine_unavailable", message, retry_after=2.0)
+
+    def _read(self, request: ChatRequest | CompletionRequest, tenant: str, *, remember: bool) -> _Prompts:
+        """Render, count and hash; what a session's last prompt shares with this one is not hashed again."""
+        prompts = self._encode(request)
+        for position, ids in enumerate(prompts):
+            self._check_length(len(ids), at_least=False, param=_param(request, position))
+        if remember and request.session is not None and len(prompts) == 1:
+            divergence, links = self._sessions.observe(tenant, request.session, prompts[0])
+            return _Prompts(prompts, [links], divergence)
+        return _Prompts(prompts, [self._sessions.links(tenant, ids) for ids in prompts], None)
 
     def _encode(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
         for token in request.sampling.logit_bias:

@@ -153,6 +153,7 @@ class Rig:
         domain: str = "",
         stop_ids: tuple[int, ...] = (),
         min_tokens: int = 0,
+        links: bytes = b"",
     ) -> int:
         """Queue a request; returns the number by which the executor will know it."""
         request = Generate(
@@ -161,6 +162,7 @@ class Rig:
             sampling=SamplingParams(max_tokens=max_tokens, stop_ids=stop_ids, min_tokens=min_tokens),
             lane=lane,
             domain=domain,
+            links=links,
         )
         self.scheduler.add(request)
         self.requests[name] = request

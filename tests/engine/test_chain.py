@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.engine.chain import LINK_BYTES, LOGICAL_BLOCK, PAGE, Chain, ChainRoot
+from stoker.engine.chain import LINK_BYTES, LOGICAL_BLOCK, PAGE, Chain, ChainRoot, ChainScheme, pack
 
 KEY = b"k" * 32
 ROOT = ChainRoot(fingerprint="model", adapter="none", domain="tenant")
@@ -89,3 +89,23 @@ GOLDEN = "19b009ffa09e0bea7676b3c248618942"
 
 def test_a_logical_block_is_a_whole_number_of_pages() -> None:
     assert LOGICAL_BLOCK % PAGE == 0
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), max_size=300), st.integers(0, 300), st.sampled_from([4, 16, 64]))
+def test_both_sides_make_the_same_links(ids: list[int], cut: int, page: int) -> None:
+    """The service's, all at once or going on from a part, and the engine's, with or without those of the service."""
+    scheme = ChainScheme(KEY, "model", page)
+    root = scheme.root(adapter="none", domain="tenant")
+    whole = scheme.extend(b"", root, pack(ids))
+    assert [whole[at : at + LINK_BYTES] for at in range(0, len(whole), LINK_BYTES)] == links(ids=ids, page=page)
+    known = scheme.within(whole, 4 * min(cut, len(ids)))
+    assert len(known) == min(cut, len(ids)) // page * LINK_BYTES
+    assert scheme.extend(known, root, pack(ids)) == whole
+    chain = Chain(ROOT, KEY, page, known)
+    chain.extend(ids)
+    assert chain.links == links(ids=ids, page=page)
+    assert scheme.blocks(whole) == links(ids=ids, page=page)[LOGICAL_BLOCK // page - 1 :: LOGICAL_BLOCK // page]
+
+
+def test_a_scheme_does_not_show_its_key() -> None:
+    assert "k" * 32 not in repr(ChainScheme(KEY, "model"))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_harness import Rig, ids
 
+from stoker.engine.chain import ChainScheme, pack
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.lane import Lane
 from stoker.types.plan import StepPlan
@@ -187,6 +188,46 @@ def test_domains_never_share_and_the_same_domain_does() -> None:
         rig.drain()
         rig.assert_as_expected(name)
     assert [rig.last[name].cached for name in ("a1", "b1", "a2", "b2", "none")] == [0, 0, 16, 16, 0]
+
+
+def made(prompt: list[int], domain: str = "") -> bytes:
+    scheme = ChainScheme(b"test key", "model", 4)
+    return scheme.extend(b"", scheme.root(domain=domain), pack(prompt))
+
+
+def test_links_that_come_with_a_prompt_are_those_the_engine_would_make() -> None:
+    rig = Rig()
+    rig.add("own", ids(20), max_tokens=1)
+    rig.drain()
+    rig.add("given", ids(20), links=made(ids(20)), max_tokens=5)
+    rig.drain()
+    rig.add("own again", ids(20) + rig.tokens["given"])
+    rig.drain()
+    assert [rig.last[name].cached for name in ("own", "given")] == [0, 16]
+    assert rig.last["own again"].cached == 24, "what was generated is linked to what was given"
+
+
+def test_links_of_other_tokens_hurt_only_who_sent_them() -> None:
+    """The executor refuses to read KV of another prompt; tokens are compared on every hit."""
+    rig = Rig()
+    rig.add("honest", ids(20))
+    rig.drain()
+    rig.add("wrong", ids(20, seed=1), links=made(ids(20)))
+    rig.drain()
+    rig.add("honest again", ids(20))
+    rig.drain()
+    assert [rig.last[name].cached for name in ("wrong", "honest again")] == [0, 16]
+    for name in rig.requests:
+        rig.assert_as_expected(name)
+
+
+@pytest.mark.parametrize("links", [b"x", b"x" * 16, made(ids(24)), made(ids(20))[:-1]])
+def test_links_of_another_shape_are_refused(links: bytes) -> None:
+    rig = Rig()
+    with pytest.raises(StokerError) as failure:
+        rig.add("wrong", ids(20), links=links)
+    assert (failure.value.kind, failure.value.code) == (ErrorKind.INTERNAL, "invalid_links")
+    assert rig.scheduler.idle
 
 
 def test_a_short_question_beside_a_long_prompt_is_answered_within_three_steps() -> None:

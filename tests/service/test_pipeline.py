@@ -7,6 +7,7 @@ from contextlib import aclosing
 import pytest
 from front_fakes import INFO, MARKS, VOCAB, FakeBackend, FakeText, say
 
+from stoker.engine.chain import ChainScheme, pack
 from stoker.fleet.backend import Down, Starting
 from stoker.service.pipeline import Service
 from stoker.types.chat import (
@@ -69,6 +70,31 @@ async def test_what_the_engine_is_asked(service):
     assert asked.sampling.stop_ids == (7,)  # the engine knows the model's own
     assert asked.sampling.max_tokens == 4096 - 5
     assert (asked.sampling.temperature, asked.sampling.seed) == (0.5, 3)
+
+
+async def test_prompts_go_with_their_links():
+    scheme = ChainScheme(b"key", INFO.fingerprint, 4)
+    service = Service(FakeText(), INFO, FakeBackend(), scheme=scheme)
+    root = scheme.root(domain="tenant:acme")
+    for request in (
+        completion("x" * 30, session="s"),
+        completion("x" * 37, session="s"),
+        completion("abcd", "efghijkl"),
+    ):
+        service.backend.requests.clear()
+        await run(service, request, tenant="acme")
+        for asked in service.backend.requests:
+            assert asked.links == scheme.extend(b"", root, pack(asked.prompt_ids)) != b""
+    service.close()
+
+
+async def test_nothing_is_remembered_where_it_is_not_wanted(service):
+    for remember in (True, False, False, True):
+        request = completion("x" * 30, session="s")
+        generation = await service.start(request, tenant="acme", request_id="r", remember=remember)
+        assert remember or generation.divergence is None
+    assert generation.divergence is not None
+    assert sum(map(len, service._sessions._sessions.values())) == 1
 
 
 @pytest.mark.parametrize(("asked", "given"), [(10, 10), (4091, 4091), (4092, 4091), (1 << 30, 4091)])
