@@ -17,7 +17,7 @@ import torch
 
 from stoker.engine.compiler import Grammars
 from stoker.engine.executor import LocalExecutor
-from stoker.models.context import CacheSpec, ForwardContext, Graph
+from stoker.models.context import CacheSpec, ForwardContext, Graph, Vision
 from stoker.models.loader import load_graph
 from stoker.models.source import ModelFiles
 from stoker.types.plan import SequenceStart, StepPlan, Work
@@ -54,6 +54,10 @@ class Recorder:
     @property
     def vocab_size(self) -> int:
         return self.graph.vocab_size
+
+    @property
+    def vision(self) -> Vision | None:
+        return self.graph.vision
 
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         self.hidden = self.graph.forward(token_ids, context)

@@ -114,7 +114,7 @@ def _report(model: _Model, ranks: Ranks, hardware: str | None) -> Report:
     findings, caches = None, None
     try:
         family = family_of(model.config, source.where)
-        survey = Survey(source, family.prefix)
+        survey = Survey(source)
         caches, findings = family.graph(survey).caches, survey.findings
     except ModelError as error:
         problems.append(str(error))

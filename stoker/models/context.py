@@ -67,6 +67,15 @@ CacheSpec = PagedSpec | LatentSpec | LatentIndexedSpec | RecurrentSpec
 
 
 @dataclass(frozen=True)
+class Embedded:
+    """New tokens that are no text: rows [row, row + N) of the batch have `values` [N, hidden] in the place of the
+    embeddings of their ids."""
+
+    row: int
+    values: torch.Tensor
+
+
+@dataclass(frozen=True)
 class BatchLayout:
     """Where the T new tokens of B sequences are.
 
@@ -75,6 +84,7 @@ class BatchLayout:
     query_starts  B + 1 host ints, borders of the sequences within T
     context_lens  B host ints, tokens in each sequence's cache once this batch is written (>= its new tokens)
     tables     [B, P] int64, physical block of each logical block, rows padded with block 0
+    embedded   what of the new tokens is no text
     """
 
     positions: torch.Tensor
@@ -83,6 +93,7 @@ class BatchLayout:
     context_lens: Sequence[int]
     tables: torch.Tensor
     block_size: int
+    embedded: Sequence[Embedded] = ()
 
 
 class PagedView(Protocol):
@@ -152,6 +163,14 @@ class ForwardContext(Protocol):
         ...
 
 
+class Vision(Protocol):
+    """The part of a model that turns images into what its language model reads."""
+
+    def encode(self, pixels: torch.Tensor) -> torch.Tensor:
+        """uint8 [height, width, 3], both sides whole tokens -> one row per token, [tokens, hidden], row by row."""
+        ...
+
+
 class Graph(Protocol):
     """A causal language model. Weights are loaded, on one device, in one dtype, in inference mode."""
 
@@ -162,6 +181,11 @@ class Graph(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+
+    @property
+    def vision(self) -> Vision | None:
+        """None for a model that takes text only."""
+        ...
 
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """token_ids [T] int64 -> final hidden states [T, hidden], normalised."""

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stoker.models.context import Graph
+from stoker.models.context import Graph, Vision
 from stoker.models.graphs import deepseek, glm4, glm4_moe, glm_dsa, kimi_linear, llama, qwen3
+from stoker.models.graphs.moonvit import MoonViT
+from stoker.models.graphs.seeing import Seeing
 from stoker.models.source import ModelError, ModelFiles, read_json
 from stoker.models.weights.checkpoint import Checkpoint, Source
 from stoker.models.weights.gguf import GGUFSource
@@ -30,38 +32,45 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any], Checkpoint], Graph]] = {
 }
 """What builds the graph of a configuration, by its model_type."""
 
-_WITH_VISION = {"kimi_k25": ("language_model.", r"(vision_tower|mm_projector)\..*")}
-"""Models whose language model is their `text_config`: the prefix of its tensors, and the tensors of the rest, which is
-left out: they take text only."""
+_SEEING = {"kimi_k25": MoonViT}
+"""Models whose language model is their `text_config` and lies below `language_model.`: what reads images in them."""
 
 
 class Family(NamedTuple):
-    """What is built from a config.json: `config` is its language model's part, whose tensors lie below `prefix`;
-    tensors that match `left_out` belong to other parts."""
+    """What is built from a config.json: the graph of its language model, and the vision before it if it has one.
+    `text` and `vision` are the configurations of the two; `prefix` is that of the language model's tensors. One that
+    was stored without its vision takes text only."""
 
     build: Callable[[Mapping[str, Any], Checkpoint], Graph]
-    config: Mapping[str, Any]
-    prefix: str
-    left_out: str | None
+    text: Mapping[str, Any]
+    prefix: str = ""
+    sees: Callable[[Mapping[str, Any], int, Checkpoint], Vision] | None = None
+    vision: Mapping[str, Any] | None = None
 
     def graph(self, weights: Checkpoint) -> Graph:
         """Raises ModelError if the configuration is not supported, or the weights do not fit it."""
-        if self.left_out is not None:
-            weights.ignore(self.left_out)
-        return self.build(self.config, weights)
+        if self.sees is None or self.vision is None:
+            return self.build(self.text, weights.below(self.prefix))
+        hidden = self.text.get("hidden_size")
+        if not isinstance(hidden, int):
+            raise ModelError(f"{weights.where}: the text_config lacks hidden_size, or it is no integer")
+        vision = self.sees(self.vision, hidden, weights)
+        return Seeing(self.build(self.text, weights.below(self.prefix)), vision)
 
 
 def family_of(config: Mapping[str, Any], where: str) -> Family:
     """Raises ModelError for a model_type that has no graph."""
-    kind, prefix, left_out = config.get("model_type"), "", None
-    if kind in _WITH_VISION:
-        prefix, left_out = _WITH_VISION[kind]
-        config = config.get("text_config") or {}
-        kind = config.get("model_type")
-    if kind not in FAMILIES:
-        known = ", ".join(sorted({*FAMILIES, *_WITH_VISION}))
-        raise ModelError(f"{where}: model_type {kind!r} is not supported; supported are {known}")
-    return Family(FAMILIES[kind], config, prefix, left_out)
+    kind = config.get("model_type")
+    text = config.get("text_config") if kind in _SEEING else config
+    if not isinstance(text, Mapping):
+        raise ModelError(f"{where}: a {kind} configuration needs a text_config")
+    language = text.get("model_type")
+    if language not in FAMILIES:
+        known = ", ".join(sorted({*FAMILIES, *_SEEING}))
+        raise ModelError(f"{where}: model_type {language!r} is not supported; supported are {known}")
+    if kind not in _SEEING:
+        return Family(FAMILIES[language], text)
+    return Family(FAMILIES[language], text, "language_model.", _SEEING[kind], config.get("vision_config"))
 
 
 def load_graph(
@@ -87,7 +96,7 @@ def build_graph(
     """The graph that a config.json describes, with the weights of `source`. Raises ModelError if the configuration is
     not supported, or the weights do not fit it."""
     family = family_of(config, source.where)
-    return family.graph(Checkpoint(source, dtype, device, progress, family.prefix))
+    return family.graph(Checkpoint(source, dtype, device, progress))
 
 
 def open_folder(root: Path, config: dict[str, Any]) -> Source:

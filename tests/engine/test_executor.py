@@ -37,6 +37,10 @@ class CountingGraph:
     def vocab_size(self) -> int:
         return VOCAB
 
+    @property
+    def vision(self) -> None:
+        return None
+
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         self.layouts.append(context.layout)
         values = torch.stack((token_ids.float(), torch.zeros(len(token_ids))), dim=-1)[:, None]

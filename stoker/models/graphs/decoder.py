@@ -98,11 +98,17 @@ class Decoder:
     def vocab_size(self) -> int:
         return self._vocab_size
 
+    @property
+    def vision(self) -> None:
+        return None
+
     @torch.inference_mode()
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         epsilon = self._epsilon
         turns = self._rotary.at(context.layout.positions, self._dtype)
         hidden = functional.embedding(token_ids, self._embedding)
+        for part in context.layout.embedded:
+            hidden[part.row : part.row + len(part.values)] = part.values
         for index, block in enumerate(self._blocks):
             added = block.attention(rms_norm(hidden, block.attention_norm, epsilon), turns, context, index)
             hidden = hidden + self._post(added, block.attention_post_norm)

@@ -6,9 +6,10 @@ missing, has another shape or is left over is an error that names it, never a mo
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import torch
 
@@ -73,10 +74,7 @@ class Source(Protocol):
 
 
 class Checkpoint:
-    """Gives each tensor of `source` once, in `dtype` on `device`, and reports progress as (stage, fraction).
-
-    Names are those below `prefix`: where a language model is one part of a larger one, it is stored under one.
-    """
+    """Gives each tensor of `source` once, in `dtype` on `device`, and reports progress as (stage, fraction)."""
 
     def __init__(
         self,
@@ -84,11 +82,10 @@ class Checkpoint:
         dtype: torch.dtype,
         device: torch.device,
         progress: Callable[[str, float], None],
-        prefix: str = "",
     ) -> None:
         self.dtype = dtype
         self.device = device
-        self._prefix = prefix
+        self._prefix = ""
         self._source = source
         self._meter = LoadMeter(sum(map(source.size, source.names)), progress)
         self._left = set(source.names)
@@ -97,6 +94,13 @@ class Checkpoint:
     def where(self) -> str:
         """Names the checkpoint in messages."""
         return self._source.where
+
+    def below(self, prefix: str) -> Self:
+        """The same checkpoint, asked for names below `prefix`: where a model is one part of a larger one. What either
+        gives counts for both."""
+        part = copy.copy(self)
+        part._prefix = self._prefix + prefix
+        return part
 
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self._source.names

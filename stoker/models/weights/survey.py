@@ -30,8 +30,8 @@ class Findings:
 class Survey(Checkpoint):
     """Everything that the graph asks for is there, on the meta device, and `findings` are complete after `finish`."""
 
-    def __init__(self, source: Source, prefix: str = "") -> None:
-        super().__init__(source, torch.bfloat16, META, lambda stage, fraction: None, prefix)
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, torch.bfloat16, META, lambda stage, fraction: None)
         self.findings = Findings()
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -146,21 +146,6 @@ def test_layers_that_predict_ahead_are_left_out(stored: dict[str, torch.Tensor],
         load(stored)
 
 
-def test_the_language_model_of_one_that_sees(stored: dict[str, torch.Tensor], load: Callable[..., Graph]) -> None:
-    """Kimi K2.5: the same under a prefix, its configuration inside another, model_type kimi_k2."""
-    alone = load(stored)
-    nested = {f"language_model.{name}": tensor for name, tensor in stored.items()}
-    nested["vision_tower.patch_embed.proj.weight"] = torch.zeros(3, 3)
-    nested["mm_projector.proj.0.weight"] = torch.zeros(3, 3)
-    outer = {"model_type": "kimi_k25", "vision_config": {"patch_size": 14}, "media_placeholder_token_id": 5}
-    graph = load(nested, lambda config: {**outer, "text_config": {**config, "model_type": "kimi_k2"}})
-    hidden = torch.randn(3, 64)
-    assert torch.equal(graph.logits(hidden), alone.logits(hidden))
-    nested["sound_tower.weight"] = torch.zeros(3, 3)
-    with pytest.raises(ModelError, match=r"sound_tower"):
-        load(nested)
-
-
 def test_the_makers_spelling_of_the_configuration() -> None:
     """K2-Instruct's keys; the layers' kinds and the rotary settings are written another way by transformers."""
     old = {key: value for key, value in KIMI.items() if key not in ("rope_parameters", "num_mtp_layers")}

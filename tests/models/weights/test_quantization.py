@@ -115,7 +115,7 @@ def test_the_same_matrices_under_their_own_names(kind: str, folders: tuple[Path,
 class _Alone:
     """A context in which every token sees itself only, by all of q, k and v."""
 
-    layout = SimpleNamespace(positions=torch.arange(5))
+    layout = SimpleNamespace(positions=torch.arange(5), embedded=())
 
     def paged(self, layer: int) -> _Alone:
         return self

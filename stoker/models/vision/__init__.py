@@ -1,0 +1,1 @@
+"""Images as a model sees them: how large they become, how many tokens they take, their pixels. Never imports torch."""
