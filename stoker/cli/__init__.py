@@ -8,7 +8,7 @@ import sys
 import typer
 from typer.exceptions import Abort, TyperException
 
-from stoker.cli import chat, check, doctor, parse, render, serve, version
+from stoker.cli import chat, check, doctor, ledger, parse, render, serve, version
 from stoker.cli.output import fail
 
 EXAMPLES = """
@@ -20,6 +20,7 @@ EXAMPLES = """
   stoker check DIR               does a model fit together, and on which hardware
   stoker render --family glm47   what a conversation on standard input becomes as a prompt
   stoker parse --family glm47    what an output on standard input becomes as a message
+  stoker ledger --help           what the tokens cost, and where a saving comes from
   stoker version                 which Stoker, Python and platform this is
 """
 
@@ -35,6 +36,7 @@ app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=render.EXAMPLES)(render.render)
 app.command(epilog=parse.EXAMPLES)(parse.parse)
+app.add_typer(ledger.app, name="ledger", epilog=ledger.EXAMPLES)
 app.command(epilog=version.EXAMPLES)(version.version)
 
 
