@@ -25,9 +25,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     step_tokens     token budget of one step (prefill chunks and decode steps together)
     prefill_tokens  the budget while nobody decodes: larger chunks are quicker, and no stream stalls on them
     block_size      tokens of a page of the KV cache
-    kv_memory       bytes for the KV pool
+    kv_memory       bytes for the KV pool and for states
     context         longest prompt + output in tokens; at most the model's own
     lane_reserve    share of the step budget kept for (standard, batch) while a higher lane could take it all
+
+    Of models that keep states beside KV (Kimi-Linear):
+    state_slots      how many states, of running sequences and as snapshots that later prompts go on from
+    snapshot_tokens  leave a snapshot each so many tokens of a prompt, not only where it ends or is known to branch
     """
 
     device: str = "auto"
@@ -41,6 +45,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_running: Count = 64
     max_waiting: Count = 1024
     lane_reserve: tuple[Share, Share] = (0.1, 0.02)
+    state_slots: Count | None = None
+    snapshot_tokens: Count | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

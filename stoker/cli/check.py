@@ -28,7 +28,7 @@ def check(
         str | None, typer.Argument(metavar="PATH", help="A model folder, a .gguf file, or demo.", show_default=False)
     ] = None,
     example: Annotated[
-        str | None, typer.Option(help="A published model instead, such as kimi-k2.5 or glm-5.", metavar="NAME")
+        str | None, typer.Option(help="A published model instead: kimi-k2.5, kimi-linear or glm-5.", metavar="NAME")
     ] = None,
     tp: Annotated[int, typer.Option(help="Ranks that heads and widths are cut for.", min=1, max=1024)] = 1,
     ep: Annotated[int, typer.Option(help="Ranks that experts are dealt to.", min=1, max=1024)] = 1,
@@ -78,6 +78,8 @@ def _show(report: Report) -> None:
     ]
     if report.kv_bytes_per_token_and_rank not in (None, per_token):
         rows.insert(4, ("", f"{report.kv_bytes_per_token_and_rank:,} bytes a token on each rank"))
+    if report.state_bytes_per_sequence:
+        rows.insert(-1, ("states", f"{report.state_bytes_per_sequence:,} bytes a sequence"))
     if report.hardware is not None:
         budget = "not known" if report.kv_budget_tokens is None else f"{report.kv_budget_tokens:,} tokens"
         rows.append(("KV budget", f"{budget}, on {report.ranks} x {report.hardware}"))

@@ -15,7 +15,7 @@ free + cached + in use = all, at every moment. Every operation costs O(1) per bl
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -33,7 +33,8 @@ class BlockPool:
     """`num_blocks` blocks of `block_size` KV slots each.
 
     A block may be found only between `publish` and its eviction, and its content is fixed in that time: the caller
-    publishes after the step that computed it, and never writes to a published block.
+    publishes after the step that computed it, and never writes to a published block. `forgotten` is told each link that
+    no longer leads to a block.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -43,6 +44,7 @@ class BlockPool:
         self.block_size = block_size
         self.evictions = 0
         self.releases = 0  # grows whenever room may have come back
+        self.forgotten: Callable[[bytes], None] = lambda link: None
         self._blocks = [_Block() for _ in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # indexed and held by nobody, least recently used first
@@ -68,6 +70,10 @@ class BlockPool:
     def holders(self, block: int) -> int:
         """Sequences and asynchronous readers that keep `block` from being reused."""
         return self._blocks[block].holders + self._blocks[block].pins
+
+    def published(self, block: int) -> bool:
+        """Whether others can find `block`."""
+        return self._blocks[block].link is not None
 
     def match(self, links: Sequence[bytes], token_ids: Sequence[int]) -> list[int]:
         """Blocks that hold the longest known prefix of `links`; `token_ids` are the ids the links were made from.
@@ -132,6 +138,16 @@ class BlockPool:
         for number in blocks:
             if self._blocks[number].link is not None:
                 self._unindex(number)
+
+    def drop(self, link: bytes) -> None:
+        """Make the block that stands for `link`, if there is one, unfindable; if nobody holds it, it is free."""
+        number = self._index.get(link)
+        if number is None:
+            return
+        self._unindex(number)
+        if number in self._cached:
+            del self._cached[number]
+            self._free.append(number)
 
     def release(self, blocks: Sequence[int]) -> None:
         """One sequence lets go of `blocks`, in the order of its table: tails are evicted before heads."""
@@ -205,5 +221,6 @@ class BlockPool:
     def _unindex(self, number: int) -> None:
         block = self._blocks[number]
         assert block.link is not None
-        del self._index[block.link]
-        block.link, block.token_ids = None, []
+        link, block.link, block.token_ids = block.link, None, []
+        del self._index[link]
+        self.forgotten(link)

@@ -14,9 +14,11 @@ import torch
 from stoker.engine.blocks import BlockPool
 from stoker.engine.compiler import Compiler, Grammars
 from stoker.engine.core import EngineCore
-from stoker.engine.executor import LocalExecutor, blocks_within, bytes_per_state, kv_bytes_per_token
+from stoker.engine.executor import LocalExecutor, bytes_per_state, kv_bytes_per_token
+from stoker.engine.memory import divide
 from stoker.engine.scheduler import Limits, Scheduler
 from stoker.engine.spec import EngineSpec
+from stoker.engine.states import StatePool
 from stoker.models.loader import load_graph, preferred_dtype
 from stoker.models.source import ModelError
 from stoker.models.text.model import TextModel
@@ -40,18 +42,30 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
     dtype = preferred_dtype(device) if config.dtype == "auto" else getattr(torch, config.dtype)
     graph = load_graph(spec.files, dtype=dtype, device=device, progress=progress)
     _trim_heap()
-    if bytes_per_state(graph, dtype):
-        raise ModelError(f"{spec.info.architecture} keeps states, which the scheduler does not hand out yet")
     context = min(config.context or spec.info.context, spec.info.context)
-    per_token = kv_bytes_per_token(graph, dtype)
-    budget = config.kv_memory or _kv_budget(device, context * per_token)
-    blocks = blocks_within(budget, graph, dtype, config.block_size)
+    per_token, per_state = kv_bytes_per_token(graph, dtype), bytes_per_state(graph, dtype)
+    budget = config.kv_memory or _kv_budget(device, context * per_token + per_state)
+    blocks, slots = divide(
+        budget,
+        per_token,
+        per_state,
+        block_size=config.block_size,
+        max_running=config.max_running,
+        states=config.state_slots,
+    )
     if blocks < 1:
-        raise ModelError(f"{budget:,} bytes of KV memory hold no block: one token takes {per_token:,} bytes")
+        beside = f" beside {slots} states of {per_state:,} bytes" if slots else ""
+        raise ModelError(f"{budget:,} bytes of KV memory hold no block{beside}: one token takes {per_token:,} bytes")
     progress("reserving the KV cache", 1.0)
     grammars = Grammars(lambda: TextModel.load(spec.files))
     executor = LocalExecutor(
-        graph, grammars, num_blocks=blocks, block_size=config.block_size, device=device, dtype=dtype
+        graph,
+        grammars,
+        num_blocks=blocks,
+        block_size=config.block_size,
+        num_states=slots,
+        device=device,
+        dtype=dtype,
     )
     step_tokens = config.step_tokens or (CPU_STEP_TOKENS if device.type == "cpu" else GPU_STEP_TOKENS)
     limits = Limits(
@@ -59,15 +73,18 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
         context=context,
         step_tokens=step_tokens,
         prefill_tokens=config.prefill_tokens or PREFILL_STEPS * step_tokens,
-        max_running=config.max_running,
+        max_running=min(config.max_running, slots) if slots else config.max_running,
         max_waiting=config.max_waiting,
         lane_reserve=config.lane_reserve,
     )
+    pool = BlockPool(blocks, config.block_size)
+    every = config.snapshot_tokens and -(-config.snapshot_tokens // config.block_size) * config.block_size
     scheduler = Scheduler(
-        BlockPool(blocks, config.block_size),
+        pool,
         limits,
         key=bytes.fromhex(spec.chain_key),
         fingerprint=spec.info.fingerprint,
+        states=StatePool(slots, pool, every) if slots else None,
     )
     ready = Ready(
         context=scheduler.context,

@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
+from stoker.config import EngineConfig
 from stoker.engine.build import GPU_KV_SHARE
+from stoker.engine.memory import divide
 from stoker.models import examples
-from stoker.models.context import CacheSpec, PagedSpec
+from stoker.models.context import CacheSpec, PagedSpec, RecurrentSpec
 from stoker.models.info import context_length
 from stoker.models.loader import family_of
 from stoker.models.shards import Ranks, spread
@@ -35,8 +37,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What `stoker check` found. None is what could not be found out: without a graph nothing is known of the tensors
     it needs and the caches it keeps, without hardware not whether it fits.
 
-    `weights_gib` is everything in the files, `bytes_per_rank` what the graph loads of it. `kv_budget_tokens` are those
-    of the whole replica; it fits if one sequence of the model's full context does.
+    `weights_gib` is everything in the files, `bytes_per_rank` what the graph loads of it. `state_bytes_per_sequence` is
+    what layers keep of a sequence however long it is. `kv_budget_tokens` are those of the whole replica, beside as many
+    states as an engine keeps; it fits if one sequence of the model's full context does.
     """
 
     model: str
@@ -52,6 +55,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_rank: int
     kv_bytes_per_token: int | None
     kv_bytes_per_token_and_rank: int | None
+    state_bytes_per_sequence: int | None
     context: int | None
     hardware: str | None
     kv_budget_tokens: int | None
@@ -125,13 +129,16 @@ def _report(model: _Model, ranks: Ranks, hardware: str | None) -> Report:
     problems += shares.refused
     per_token = None if caches is None else sum(spec.bytes_per_token(KV_BYTES) for spec in caches)
     per_rank = None if caches is None else sum(_share(spec, ranks) for spec in caches)
+    states = [spec.bytes_per_sequence(KV_BYTES) for spec in caches or () if isinstance(spec, RecurrentSpec)]
     context = context_length(text)
     context = context if isinstance(context, int) else None
     budget = fits = None
     if hardware is not None:
         free = HARDWARE[hardware] - shares.bytes_per_rank
         if per_rank:
-            budget = max(int(free * GPU_KV_SHARE) // per_rank, 0) * ranks.replicas
+            running = EngineConfig().max_running
+            memory, state = max(int(free * GPU_KV_SHARE), 0), sum(states) // ranks.tp
+            budget = divide(memory, per_rank, state, block_size=1, max_running=running).blocks * ranks.replicas
         fits = free > 0 if budget is None or context is None else budget // ranks.replicas >= context
     return Report(
         model=model.name,
@@ -147,6 +154,7 @@ def _report(model: _Model, ranks: Ranks, hardware: str | None) -> Report:
         bytes_per_rank=shares.bytes_per_rank,
         kv_bytes_per_token=per_token,
         kv_bytes_per_token_and_rank=per_rank,
+        state_bytes_per_sequence=None if caches is None else sum(states),
         context=context,
         hardware=hardware,
         kv_budget_tokens=budget,

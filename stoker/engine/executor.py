@@ -36,11 +36,6 @@ def bytes_per_state(graph: Graph, dtype: torch.dtype) -> int:
     return sum(spec.bytes_per_sequence(dtype.itemsize) for spec in graph.caches if isinstance(spec, RecurrentSpec))
 
 
-def blocks_within(budget: int, graph: Graph, dtype: torch.dtype, block_size: int) -> int:
-    """How many whole blocks of `block_size` tokens `budget` bytes hold."""
-    return budget // (kv_bytes_per_token(graph, dtype) * block_size)
-
-
 class LocalExecutor:
     """The one rank of a replica: graph, cache, grammars and sampler on one device of this process.
 

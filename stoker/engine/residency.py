@@ -12,6 +12,8 @@ Rules
 - A waiting sequence displaces running ones of lower lanes, if that suffices, but for slots never below the reserve of
   their lane. A running one that needs a block preempts lower lanes or younger ones of its own lane; if there are none
   it pauses, keeping what it has. So the oldest of the highest lane always gets on, and everybody does in the end.
+- Where a model keeps states (`states.py`), a sequence can use cached pages up to a snapshot only, and computes the rest
+  again.
 - A waiting sequence whose next uncached page is being computed by a running one (of its lane or a higher one) waits
   until that is published: a prompt that several share is computed once. It is stepped over, it blocks nobody. So is
   one that is held: its grammar is being compiled.
@@ -28,6 +30,7 @@ from collections.abc import Iterable
 from stoker.engine.blocks import BlockPool
 from stoker.engine.budget import reserves
 from stoker.engine.sequence import Sequence, State
+from stoker.engine.states import StatePool
 from stoker.types.lane import Lane
 
 # Blocks left to each running sequence to grow into before another is let in. Measured on a crowded pool of mixed
@@ -52,8 +55,12 @@ def _may_overtake(seq: Sequence, head: Sequence) -> bool:
 class Residency:
     """The waiting lines and the running set over one pool. Only `admit` and `grow` give anything to a sequence."""
 
-    def __init__(self, pool: BlockPool, max_running: int, lane_reserve: tuple[float, float]) -> None:
+    def __init__(
+        self, pool: BlockPool, max_running: int, lane_reserve: tuple[float, float], states: StatePool | None = None
+    ) -> None:
+        """`states` of a model that keeps any: as many slots as may run, at least."""
         self.pool = pool
+        self.states = states
         self.max_running = max_running
         self.preemptions = 0
         self.running: dict[int, Sequence] = {}
@@ -87,14 +94,16 @@ class Residency:
                 if for_slot is None:
                     break  # a lower lane may still have slots in reserve
                 if seq.refused != self.pool.releases:
-                    matched = self.pool.match(seq.chain.links[: seq.matchable], seq.token_ids)
+                    matched = known = self.pool.match(seq.chain.links[: seq.matchable], seq.token_ids)
+                    if self.states is not None:
+                        matched = known[: self.states.resumable(seq.chain.links[: len(known)], seq.token_ids)]
                     if self._find_leader(seq, len(matched)):
                         continue
                     victims = self._room(seq, matched, for_slot)
                     if victims is not None:
                         for victim in victims:
                             self.preempt(victim)
-                        self._enter(seq, matched)
+                        self._enter(seq, matched, len(known))
                         if head is not None:
                             head.overtaken += 1
                         continue
@@ -103,9 +112,13 @@ class Residency:
             if head is not None:
                 return
 
+    def wants(self, seq: Sequence) -> int:
+        """How many tokens of running `seq` a step can compute."""
+        return seq.pending if self.states is None else self.states.within(seq)
+
     def grow(self, seq: Sequence, tokens: int) -> int:
-        """Give running `seq` the blocks to compute `tokens` more, preempting others where the rules say so. Returns for
-        how many it now has slots: fewer than asked where blocks lack, 0 to pause."""
+        """Give running `seq` what it needs to compute `tokens` more, preempting others where the rules say so. Returns
+        for how many it now has that: fewer than asked where blocks lack, 0 to pause."""
         need = seq.blocks_for(seq.computed + tokens) - len(seq.blocks)
         while need > self.pool.available:
             victims = self._by_cost(s for s in self.running.values() if (s.lane, s.number) > (seq.lane, seq.number))
@@ -113,7 +126,8 @@ class Residency:
                 break
             self.preempt(victims[0])
         seq.blocks += self.pool.allocate(max(0, min(need, self.pool.available))) or ()
-        return min(tokens, len(seq.blocks) * self.pool.block_size - seq.computed)
+        tokens = min(tokens, len(seq.blocks) * self.pool.block_size - seq.computed)
+        return tokens if self.states is None or not tokens else self.states.prepare(seq, tokens)
 
     def preempt(self, seq: Sequence) -> None:
         """Out of its slot and blocks, back to its place in line. Its ids are kept, its KV is computed again."""
@@ -122,7 +136,7 @@ class Residency:
         self.preemptions += 1
 
     def publish(self, seq: Sequence) -> None:
-        """Make the full pages computed by the step that has just been applied findable."""
+        """Make what the step that has just been applied computed findable: full pages, and a state on a border."""
         size = self.pool.block_size
         seq.chain.extend(seq.token_ids)
         for page in range(seq.published, seq.computed // size):
@@ -131,14 +145,24 @@ class Residency:
             if self._computing.get(link) is seq:
                 del self._computing[link]
         seq.published = seq.computed // size
+        if self.states is not None:
+            self.states.settle(seq)
 
-    def _enter(self, seq: Sequence, matched: list[int]) -> None:
+    def check(self) -> list[str]:
+        """What is wrong with the pools and who holds what, in words."""
+        faults = self.pool.check(seq.blocks for seq in self.running.values())
+        return faults if self.states is None else faults + self.states.check(self.running.values())
+
+    def _enter(self, seq: Sequence, matched: list[int], known: int) -> None:
+        """Let it in with the blocks `matched`, though `known` pages of it are cached."""
         line, page = self.waiting[seq.lane], self.pool.block_size
         del line[bisect_left(line, seq.number, key=_arrival)]
         self.pool.acquire(matched)
         self.running[seq.number] = seq
         seq.state, seq.blocks, seq.published = State.RUNNING, matched, len(matched)
         seq.advance(found=len(matched) * page)
+        if self.states is not None:
+            self.states.enter(seq, known)
         for link in seq.chain.links[len(matched) :]:
             leader = self._computing.setdefault(link, seq)
             if leader.lane > seq.lane:
@@ -151,6 +175,8 @@ class Residency:
                 del self._computing[link]
         if seq.sent:
             self.departed.append(seq.number)
+        if self.states is not None:
+            self.states.leave(seq)
         self.pool.release(seq.vacate())
 
     def _awaits_page(self, seq: Sequence) -> bool:
@@ -163,15 +189,16 @@ class Residency:
 
     def _find_leader(self, seq: Sequence, matched: int) -> bool:
         """Does a running sequence compute the page after the `matched` ones? Then `seq` awaits the last page in a row
-        that it shares with that leader. A leader in a lower lane is not waited for: it may be slow."""
+        that it shares with that leader, which leaves a snapshot there if `seq` needs one. A leader in a lower lane is
+        not waited for: it may be slow."""
         links = seq.chain.links[matched : seq.matchable]
         leader = self._computing.get(links[0]) if links else None
         if leader is None or leader.lane > seq.lane:
             return False
-        for link in links:
-            if self._computing.get(link) is not leader:
-                break
-            seq.awaits = link
+        shared = next((i for i, link in enumerate(links) if self._computing.get(link) is not leader), len(links))
+        if self.states is not None and not self.states.ask(leader, matched + shared):
+            return False
+        seq.awaits = links[shared - 1]
         return True
 
     def _slot(self, lane: Lane) -> list[Sequence] | None:
@@ -217,4 +244,8 @@ class Residency:
 
     def _by_cost(self, candidates: Iterable[Sequence]) -> list[Sequence]:
         """Victims, the first to go first: lowest lane, least recompute, youngest."""
-        return sorted(candidates, key=lambda s: (-s.lane, s.computed - s.published * self.pool.block_size, -s.number))
+        return sorted(candidates, key=lambda s: (-s.lane, s.computed - self._kept(s), -s.number))
+
+    def _kept(self, seq: Sequence) -> int:
+        """Tokens of running `seq` that it would find again."""
+        return seq.published * self.pool.block_size if self.states is None else seq.saved

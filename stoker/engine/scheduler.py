@@ -20,6 +20,7 @@ from stoker.engine.budget import Demand, reserves, share
 from stoker.engine.chain import LINK_BYTES, Chain, ChainRoot
 from stoker.engine.residency import Residency
 from stoker.engine.sequence import Sequence, State
+from stoker.engine.states import StatePool
 from stoker.types.chat import FinishReason
 from stoker.types.errors import ErrorKind, StokerError, invalid
 from stoker.types.plan import Sampled, SequenceStart, StepPlan, StepResult, Work
@@ -87,8 +88,10 @@ class Scheduler:
         fingerprint: str,
         clock: Callable[[], float] = time.monotonic,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+        states: StatePool | None = None,
     ) -> None:
         self.pool = pool
+        self.states = states
         self.limits = limits
         self.context = min(limits.context, pool.num_blocks * pool.block_size)
         self._key = key
@@ -96,7 +99,7 @@ class Scheduler:
         self._clock = clock
         self._draw_seed = draw_seed
         self._reserve = reserves(limits.step_tokens, limits.lane_reserve)
-        self._residency = Residency(pool, limits.max_running, limits.lane_reserve)
+        self._residency = Residency(pool, limits.max_running, limits.lane_reserve, states)
         self._live: dict[str, Sequence] = {}
         self._next_number = 0
         self._flight: _Flight | None = None
@@ -163,7 +166,7 @@ class Scheduler:
         residency = self._residency
         residency.admit()
         running = sorted(residency.running.values(), key=lambda s: (not s.decoding, s.lane, s.number))
-        demands = [Demand(seq.lane, seq.pending, seq.decoding) for seq in running]
+        demands = [Demand(seq.lane, residency.wants(seq), seq.decoding) for seq in running]
         somebody_waits = any(demand.decode for demand in demands)
         budget = self.limits.step_tokens if somebody_waits else self.limits.prefill_tokens
         chunks: list[tuple[Sequence, int]] = []
@@ -206,7 +209,7 @@ class Scheduler:
 
     def check(self) -> list[str]:
         """What is wrong with the pool and who holds it, in words; counted, never raised. For idle moments."""
-        faults = self.pool.check(seq.blocks for seq in self._residency.running.values())
+        faults = self._residency.check()
         self._count.failed_checks += bool(faults)
         return faults
 
@@ -234,6 +237,9 @@ class Scheduler:
             recomputed_tokens=self._count.recomputed_tokens,
             evictions=self.pool.evictions,
             failed_checks=self._count.failed_checks,
+            states_free=0 if self.states is None else self.states.pool.free,
+            states_cached=0 if self.states is None else self.states.pool.cached,
+            states_in_use=0 if self.states is None else self.states.pool.in_use,
         )
 
     def _refuse_impossible(self, request: Generate) -> None:
@@ -289,6 +295,8 @@ class Scheduler:
             sample=count == seq.pending,
             append=seq.token_ids[seq.sent :],
             blocks=seq.blocks[seq.placed :],
+            source=seq.slot,
+            target=seq.target,
         )
         seq.sent, seq.placed = seq.known, len(seq.blocks)
         return work

@@ -39,6 +39,13 @@ class Sequence:
     overtaken how many went before it while it waited for blocks
     refused   releases that the pool had seen when there was no room for it: more are needed before the next try
     held      its grammar is still being compiled: it is not let in
+
+    Where the model keeps states (`states.py`):
+    slot      of its state after the `computed` tokens, None before the first
+    target    slot that the step under way leaves it in
+    stops     numbers of tokens at which a step of it shall end, for the sake of a snapshot
+    trail     link of its last snapshot, if the next one replaces that
+    saved     tokens before its last snapshot: what a preemption would not lose
     """
 
     number: int
@@ -66,6 +73,11 @@ class Sequence:
     awaits: bytes | None = None
     overtaken: int = 0
     refused: int | None = None
+    slot: int | None = None
+    target: int | None = None
+    stops: list[int] = field(default_factory=list[int])
+    trail: bytes | None = None
+    saved: int = 0
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.token_ids) - self.output

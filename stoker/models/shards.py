@@ -19,8 +19,8 @@ from stoker.kernels.quantized import GroupCutError
 from stoker.models.weights.checkpoint import Source
 
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.")
-_BY_ROWS = re.compile(r".*\.(q_proj|q_b_proj|k_proj|v_proj|kv_b_proj|gate_proj|up_proj|gate_up_proj)\.(weight|bias)")
-_BY_COLUMNS = re.compile(r".*\.(o_proj|down_proj)\.weight")
+_BY_ROWS = re.compile(r".*\.((q|q_b|k|v|kv_b|b|f_b|g_b|gate|up|gate_up)_proj|[qkv]_conv1d|w1|w3)\.(weight|bias)")
+_BY_COLUMNS = re.compile(r".*\.(o_proj|down_proj|w2)\.weight")
 _KV = re.compile(r".*\.(k_proj|v_proj)\.(weight|bias)")
 _VOCABULARY = re.compile(r"(.*\.)?(embed_tokens|lm_head)\.weight")
 

@@ -177,6 +177,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     after_abort      tokens computed for a request in the step during which its abort came: an upper bound of what was
                      computed for nobody
     kv_seq           of the last `KVEvents`: a subscriber that has seen another number has missed some
+    states_*         state slots, of models that keep states: counted like blocks, the cached ones are snapshots
     """
 
     steps: int
@@ -202,6 +203,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     predicted: float = 0.0
     after_abort: int = 0
     kv_seq: int = 0
+    states_free: int = 0
+    states_cached: int = 0
+    states_in_use: int = 0
 
 
 KVNews = KVSnapshot | KVEvents

@@ -52,7 +52,7 @@ def test_what_is_wrong_is_shown_in_part(tiny_llama: ModelFiles, tmp_path: Path) 
     [
         ([], 2, "give the PATH of a model, or --example NAME"),
         (["x", "--example", "glm-5"], 2, "give the PATH of a model, or --example NAME"),
-        (["--example", "gpt-9"], 2, "choose one of glm-5, kimi-k2.5"),
+        (["--example", "gpt-9"], 2, "choose one of glm-5, kimi-k2.5, kimi-linear"),
         (["x", "--hardware", "abacus"], 2, "choose one of h100, h200, b200"),
         (["no/such/place"], 1, "there is no model at no/such/place"),
     ],

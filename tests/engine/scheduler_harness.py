@@ -1,7 +1,8 @@
 """A scheduler with an executor that knows what every KV slot holds, and refuses to read anything else.
 
 The KV of a token is the identity of the chain (domain, all ids up to it): a number from a trie, so two slots compare
-equal exactly if they hold the KV of the same chain. The token that follows a chain is a fixed pseudo-random function of
+equal exactly if they hold the KV of the same chain. A state is the number of the last token that it has seen. The token
+that follows a chain is a fixed pseudo-random function of
 it, so what a request generates does not depend on scheduling.
 """
 
@@ -11,6 +12,7 @@ import random
 
 from stoker.engine.blocks import BlockPool
 from stoker.engine.scheduler import Limits, Outcome, Scheduler
+from stoker.engine.states import StatePool
 from stoker.types.lane import Lane
 from stoker.types.plan import Sampled, StepPlan, StepResult
 from stoker.types.sampling import SamplingParams
@@ -55,7 +57,8 @@ class Row:
 class ContentExecutor:
     """Obeys plans over explicit KV; every read asserts that the slot holds the KV of exactly this token chain."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, states: int = 0) -> None:
+        self.states: list[object] = [None] * states
         self.kv: list[object] = [None] * (num_blocks * block_size)
         self.block_size = block_size
         self.trie = Trie()
@@ -73,6 +76,10 @@ class ContentExecutor:
             self.rows[start.seq] = Row(self.domains[start.seq], start.token_ids, start.blocks, start.sampling)
         sampled: list[Sampled] = []
         written: set[int] = set()
+        targets = [work.target for work in plan.work]
+        if self.states:
+            assert len(set(targets)) == len(targets), "two sequences leave their states in one slot"
+            assert not any(work.source in targets for work in plan.work if work.source != work.target), "read or write?"
         for work in plan.work:
             row = self.rows[work.seq]
             row.ids += work.append
@@ -90,6 +97,11 @@ class ContentExecutor:
                 assert slots[position] not in written, "two sequences write one slot in one step"
                 written.add(slots[position])
                 self.kv[slots[position]] = content[position]
+            if self.states:
+                assert work.target is not None
+                before = None if work.source is None else self.states[work.source]
+                assert before == (content[work.start - 1] if work.start else None), "went on from another state"
+                self.states[work.target] = content[work.start + work.count - 1]
             assert work.sample == (work.start + work.count == len(row.ids))
             if work.sample:
                 if work.seq in self.fail:
@@ -114,9 +126,13 @@ class Rig:
         max_waiting: int = 1000,
         context: int = 10_000,
         lane_reserve: tuple[float, float] = (0.1, 0.02),
+        states: int = 0,
+        every: int | None = None,
     ) -> None:
+        """`states` > 0: a model that keeps states, in so many slots, with snapshots at `every` tokens of prompts."""
         self.now = 0.0
         self.pool = BlockPool(blocks, block_size)
+        self.states = StatePool(states, self.pool, every) if states else None
         self.limits = Limits(
             vocab_size=VOCAB,
             context=context,
@@ -134,8 +150,9 @@ class Rig:
             fingerprint="model",
             clock=lambda: self.now,
             draw_seed=lambda: next(seeds),
+            states=self.states,
         )
-        self.executor = ContentExecutor(blocks, block_size)
+        self.executor = ContentExecutor(blocks, block_size, states)
         self.requests: dict[str, Generate] = {}
         self.tokens: dict[str, list[int]] = {}
         self.last: dict[str, Outcome] = {}
@@ -210,6 +227,7 @@ class Rig:
         assert self.scheduler.idle, f"stuck: {self.scheduler.stats()}"
         assert self.scheduler.check() == []
         assert self.pool.in_use == 0
+        assert self.states is None or self.states.pool.in_use == 0
 
     def expected(self, name: str) -> tuple[list[int], str]:
         """Output and finish reason of a request by direct computation, without scheduler or cache."""

@@ -33,6 +33,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.used: dict[int, int] = {}
         self.clock = 0
         self.evicted = 0
+        self.known: set[tuple[int, ...]] = set()
+        self.forgotten: list[bytes] = []
+        self.pool.forgotten = self.forgotten.append
 
     def held(self) -> set[int]:
         return {block for table in self.tables for block in table} | set(self.pins)
@@ -104,6 +107,15 @@ class PoolMachine(RuleBasedStateMachine):
         for block in table:
             self.content.pop(block, None)
 
+    @precondition(lambda self: self.content)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        block, prefix = data.draw(st.sampled_from(sorted(self.content.items())))
+        link = links_of(list(prefix), self.page)[-1]
+        self.pool.drop(link)
+        self.pool.drop(link)
+        del self.content[block]
+
     @precondition(lambda self: self.held() or self.content)
     @rule(data=st.data())
     def pin(self, data: st.DataObject) -> None:
@@ -126,6 +138,12 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.cached == len(set(self.content) - held)
         assert self.pool.free + self.pool.cached + self.pool.in_use == self.pool.num_blocks
         assert self.pool.evictions == self.evicted
+        found = {block for block in range(self.pool.num_blocks) if self.pool.published(block)}
+        assert found == set(self.content)
+        lost = [links_of(list(prefix), self.page)[-1] for prefix in self.known - set(self.content.values())]
+        assert sorted(self.forgotten) == sorted(lost), "each link that is lost is told of, once"
+        self.known = set(self.content.values())
+        self.forgotten.clear()
         for block in range(self.pool.num_blocks):
             uses = sum(table.count(block) for table in self.tables) + self.pins.count(block)
             assert self.pool.holders(block) == uses

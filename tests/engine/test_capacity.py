@@ -29,6 +29,7 @@ def test_it_agrees_with_what_loads(tiny_llama: ModelFiles, root: Path) -> None:
     report = capacity.check_model(str(root), ONE, "h100")
     assert report.ok
     assert report.kv_bytes_per_token == kv_bytes_per_token(graph, torch.bfloat16)
+    assert report.state_bytes_per_sequence == 0
     assert report.bytes_per_rank == sum(t.nbytes for t in load_file(root / "model.safetensors").values())
     assert report.weights_gib == round(report.bytes_per_rank / 2**30, 2)
     assert report.fits
@@ -100,3 +101,16 @@ def test_a_gguf(demo_files: ModelFiles) -> None:
 def test_no_model(name: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no model at|lacks config\.json"):
         capacity.check_model(str(tmp_path / name), ONE, None)
+
+
+def test_states_are_counted_beside_the_tokens() -> None:
+    """Kimi-Linear: seven latent layers; twenty that keep 32 memories of 128 x 128 float32 and 3 inputs of 12,288."""
+    one, two = (capacity.check_example("kimi-linear", ranks, "h200") for ranks in (ONE, Ranks(2)))
+    assert one.ok
+    assert two.ok
+    assert one.kv_bytes_per_token == two.kv_bytes_per_token_and_rank == 7 * 576 * 2
+    assert one.state_bytes_per_sequence == two.state_bytes_per_sequence == 20 * (32 * 128 * 128 * 4 + 3 * 12288 * 2)
+    assert 0.5 < two.bytes_per_rank / one.bytes_per_rank < 0.501, "all that is large is cut"
+    free = capacity.HARDWARE["h200"] - one.bytes_per_rank
+    states = 4 * 64 * one.state_bytes_per_sequence
+    assert one.kv_budget_tokens == (int(free * capacity.GPU_KV_SHARE) - states) // 8064

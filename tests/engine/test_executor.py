@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stoker.engine.compiler import Grammars
-from stoker.engine.executor import LocalExecutor, blocks_within, kv_bytes_per_token
+from stoker.engine.executor import LocalExecutor, kv_bytes_per_token
 from stoker.models.context import BatchLayout, CacheSpec, ForwardContext, PagedSpec
 from stoker.models.text.model import TextModel
 from stoker.types.plan import SequenceStart, StepPlan, Work
@@ -195,4 +195,3 @@ def test_cache_sizes() -> None:
     graph = CountingGraph()
     assert kv_bytes_per_token(graph, torch.float32) == 16
     assert kv_bytes_per_token(graph, torch.bfloat16) == 8
-    assert blocks_within(8 * 16 * 10 + 127, graph, torch.bfloat16, 16) == 10

@@ -27,12 +27,15 @@ def test_one_request_is_chunked_and_decoded() -> None:
 
 @st.composite
 def scripts(draw: st.DrawFn) -> tuple[Rig, list[tuple[object, ...]]]:
+    size, running = draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 6))
     rig = Rig(
         blocks=draw(st.integers(2, 24)),
-        block_size=draw(st.sampled_from([1, 2, 4])),
+        block_size=size,
         step_tokens=draw(st.sampled_from([1, 3, 8, 32])),
-        max_running=draw(st.integers(1, 6)),
+        max_running=running,
         lane_reserve=draw(st.sampled_from([(0.1, 0.02), (0.0, 0.0), (0.5, 0.5)])),
+        states=draw(st.sampled_from([0, running, running + 1, running + 4, 40])),
+        every=draw(st.sampled_from([None, size, 3 * size])),
     )
     prompts = [ids(draw(st.integers(1, 40)), seed) for seed in range(3)]
     action = st.one_of(

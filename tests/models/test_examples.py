@@ -9,7 +9,7 @@ import pytest
 from stoker.models import examples
 from stoker.models.weights.header import BITS
 
-GIB = {"kimi-k2.5": 554, "glm-5": 1404}
+GIB = {"kimi-k2.5": 554, "kimi-linear": 91, "glm-5": 1404}
 
 
 @pytest.mark.parametrize("name", examples.names())

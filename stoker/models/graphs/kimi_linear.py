@@ -143,6 +143,8 @@ def parse_config(config: Mapping[str, Any], where: str) -> KimiLinearConfig:
     for key in ("layer_types", "mlp_layer_types"):
         if len(getattr(parsed, key)) != parsed.num_hidden_layers:
             raise ModelError(f"{where}: {key} names {len(getattr(parsed, key))} layers")
+    if "full_attention" not in parsed.layer_types:
+        raise ModelError(f"{where}: layer_types without full_attention are not supported")
     if parsed.linear_conv_kernel_dim < 2 or parsed.qk_rope_head_dim % 2:
         raise ModelError(f"{where}: short_conv_kernel_size must be at least 2, and qk_rope_head_dim even")
     parsed.mixture.check(where)

@@ -37,7 +37,7 @@ def detect_family(files: ModelFiles, template: str | None) -> Family:
     kind = _kind(files)
     if kind == "kimi_k25" or "tools_ts_str" in text:
         return Family.KIMI_K26_PRESERVE if "preserve_thinking" in text else Family.KIMI_K25
-    if kind == "kimi_k2" or "<|im_middle|>" in text:
+    if kind in ("kimi_k2", "kimi_linear") or "<|im_middle|>" in text:
         return Family.KIMI_K2_THINKING if "<think>" in text else Family.KIMI_K2
     if kind == "glm5_next":
         return Family.GLM53_FLASH

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from parity_rig import CPU, SITUATIONS, Reference, Rig, chunks, randomise, save_and_load
+from kimi_linear_models import KIMI, LINEAR, tiny_kimi_linear
+from parity_rig import CPU, SITUATIONS, Reference, Rig, chunks, save_and_load
 from safetensors.torch import load_file, save_file
-from transformers import KimiLinearConfig, KimiLinearForCausalLM
+from transformers import KimiLinearConfig
 
 from stoker.engine.executor import bytes_per_state, kv_bytes_per_token
 from stoker.models.context import Graph
@@ -19,64 +20,15 @@ from stoker.models.graphs.kimi_linear import parse_config
 from stoker.models.loader import load_graph
 from stoker.models.source import ModelError, ModelFiles
 
-LINEAR: dict[str, Any] = {
-    "head_dim": 8,
-    "num_heads": 5,
-    "short_conv_kernel_size": 3,
-    "kda_layers": [1, 2, 4],
-    "full_attn_layers": [3, 5],
-}
-KIMI: dict[str, Any] = {
-    "model_type": "kimi_linear",
-    "vocab_size": 137,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "moe_intermediate_size": 24,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 3,
-    "num_key_value_heads": 3,
-    "q_lora_rank": None,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 6,
-    "v_head_dim": 10,
-    "num_experts": 6,
-    "num_shared_experts": 2,
-    "num_experts_per_token": 2,
-    "num_expert_group": 1,
-    "topk_group": 1,
-    "moe_renormalize": True,
-    "routed_scaling_factor": 2.446,
-    "rms_norm_eps": 1e-5,
-    "model_max_length": 256,
-    "linear_attn_config": LINEAR,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 VARIANTS = {"published": {}, "query latent, biases, groups": {
     "q_lora_rank": 14, "attention_bias": True, "num_expert_group": 2, "num_shared_experts": 1,
     "linear_attn_config": {**LINEAR, "short_conv_kernel_size": 4},
 }}  # fmt: skip
 
 
-def tiny(change: dict[str, Any]) -> KimiLinearForCausalLM:
-    """Every parameter drawn; decays from hardly any to all within a token."""
-    model = KimiLinearForCausalLM(KimiLinearConfig(**{**KIMI, **change}))
-    randomise(model)
-    draw = torch.Generator().manual_seed(1)
-    for name, module in model.named_modules():
-        if name.endswith(("q_a_layernorm", "kv_a_layernorm")):
-            module.variance_epsilon = KIMI["rms_norm_eps"]
-        if hasattr(module, "A_log"):
-            module.A_log.data.uniform_(-4, 2.5, generator=draw)
-            module.dt_bias.data.uniform_(-5, 2, generator=draw)
-    return model
-
-
 @pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Graph]:
-    return save_and_load(tiny(request.param), tmp_path_factory.mktemp("kimi_linear"))
+    return save_and_load(tiny_kimi_linear(request.param), tmp_path_factory.mktemp("kimi_linear"))
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
@@ -111,7 +63,7 @@ def test_what_is_kept_per_token_and_per_sequence(pair: tuple[Reference, Graph]) 
 
 
 def test_the_maker_stores_the_dense_layers_below_mlp(tmp_path: Path) -> None:
-    reference, graph = save_and_load(tiny({}), tmp_path)
+    reference, graph = save_and_load(tiny_kimi_linear({}), tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)
     old, new = "layers.0.block_sparse_moe.", "layers.0.mlp."
@@ -215,6 +167,7 @@ PUBLISHED: dict[str, Any] = {
         ({"linear_attn_config": {**LINEAR, "kda_layers": [1, 2]}}, "full_attn_layers"),
         ({"linear_attn_config": {**LINEAR, "kda_layers": [1, 2, 3, 4]}}, "full_attn_layers"),
         ({"linear_attn_config": {**LINEAR, "full_attn_layers": [3, 5, 6]}}, "layer_types names 6"),
+        ({"linear_attn_config": {**LINEAR, "kda_layers": [1, 2, 3, 4, 5], "full_attn_layers": []}}, "full_attention"),
         ({"linear_attn_config": {**LINEAR, "num_heads": "many"}}, "num_heads"),
         ({"linear_attn_config": [1]}, "linear_attn_config"),
         ({"linear_attn_config": None}, "linear_"),

@@ -21,6 +21,8 @@ KIMI = "<|im_middle|> <|tool_calls_section_begin|> "
         ("kimi_k2", KIMI, Family.KIMI_K2),
         ("deepseek_v3", KIMI, Family.KIMI_K2),
         ("kimi_k2", KIMI + "<think>", Family.KIMI_K2_THINKING),
+        ("kimi_linear", KIMI, Family.KIMI_K2),
+        ("kimi_linear", None, Family.KIMI_K2),
         ("kimi_k25", KIMI + "<think> tools_ts_str", Family.KIMI_K25),
         ("kimi_k25", None, Family.KIMI_K25),
         (None, KIMI + "<think> tools_ts_str", Family.KIMI_K25),
