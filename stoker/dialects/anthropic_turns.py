@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, unsupported, wrong_type
+from stoker.dialects.parts import join_parts, only_text, read_source
 from stoker.dialects.tools import read_value
-from stoker.types.chat import Message, ToolCall
+from stoker.types.chat import Image, Message, ToolCall
 from stoker.types.errors import invalid
 
 MAX_MESSAGES = 10_000
@@ -35,7 +36,7 @@ def read_turns(fields: Fields) -> tuple[Message, ...]:
 
 def _read_system(fields: Fields) -> list[Message]:
     blocks = _blocks(fields, "system") if fields.get("system") is not None else []
-    texts = [text for block in blocks if not (text := _read_text(block)).startswith(_BILLING)]
+    texts = [text for block in blocks if not (text := _text_of(block)).startswith(_BILLING)]
     return [Message(role="system", content="\n".join(texts))] if texts else []
 
 
@@ -47,29 +48,27 @@ def _read_message(fields: Fields) -> list[Message]:
         case "assistant":
             return [_read_answer(_blocks(fields, "content"))]
         case "system":
-            return [
-                Message(role="system", content="\n".join(_read_text(block) for block in _blocks(fields, "content")))
-            ]
+            return [Message(role="system", content="\n".join(map(_text_of, _blocks(fields, "content"))))]
         case _:
             return _read_user(_blocks(fields, "content"))
 
 
 def _read_user(blocks: list[Fields]) -> list[Message]:
-    """Results of tools are turns of their own, in their place between the texts."""
+    """Results of tools are turns of their own, in their place between the other parts."""
     turns: list[Message] = []
-    texts: list[str] = []
+    parts: list[str | Image] = []
 
     def flush() -> None:
-        if texts:
-            turns.append(Message(role="user", content="\n".join(texts)))
-            texts.clear()
+        if parts:
+            turns.append(Message(role="user", content=join_parts(parts)))
+            parts.clear()
 
     for block in blocks:
         if block.get("type") == "tool_result":
             flush()
             turns.append(_read_result(block))
         else:
-            texts.append(_read_text(block))
+            parts.append(_read_part(block))
     flush()
     return turns or [Message(role="user", content="")]
 
@@ -79,7 +78,7 @@ def _read_result(block: Fields) -> Message:
     parts = [part for part in content if part.get("type") != "tool_reference"]
     return Message(
         role="tool",
-        content="\n".join(map(_read_text, parts)),
+        content=join_parts(map(_read_part, parts)),
         tool_call_id=block.required_text("tool_use_id", longest=MAX_NAME_CHARS),
     )
 
@@ -98,7 +97,7 @@ def _read_answer(blocks: list[Fields]) -> Message:
             case "tool_use":
                 calls.append(_read_call(block))
             case _:
-                text.append(_read_text(block))
+                text.append(_text_of(block))
     content = "".join(text)
     return Message(
         role="assistant",
@@ -128,11 +127,17 @@ def _blocks(fields: Fields, name: str) -> list[Fields]:
     return [Fields.of(item, f"{fields.param(name)}[{i}]") for i, item in enumerate(items)]
 
 
-def _read_text(block: Fields) -> str:
+def _read_part(block: Fields) -> str | Image:
     match block.required_text("type", longest=MAX_NAME_CHARS), block.get("source"):
         case "text", _:
             return block.required_text("text")
         case "document", {"type": "text", "data": str(text)}:
             return text
+        case "image", _:
+            return read_source(block)
         case _:
-            raise unsupported(block.path, "this model reads only text")
+            raise unsupported(block.path, "blocks are texts and images")
+
+
+def _text_of(block: Fields) -> str:
+    return only_text([_read_part(block)], "images can be in a user's turns only")

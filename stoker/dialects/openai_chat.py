@@ -7,10 +7,11 @@ import msgspec
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, JsonObject, unsupported, wrong_type
 from stoker.dialects.openai_common import MAX_CHOICES, read_lane, read_session, read_stream, refuse_unsupported
 from stoker.dialects.output_format import read_response_format
+from stoker.dialects.parts import join_parts, only_text, read_image
 from stoker.dialects.sampling import read_logprob_count, read_max_tokens, read_sampling, read_stop
 from stoker.dialects.thinking import read_thinking
 from stoker.dialects.tools import MAX_TOOLS, check_tool_choice, read_function, read_tool_choice
-from stoker.types.chat import ChatRequest, Message, Role, Tool, ToolCall
+from stoker.types.chat import ChatRequest, Image, Message, Role, Tool, ToolCall
 from stoker.types.errors import invalid
 
 MAX_MESSAGES = 10_000
@@ -102,6 +103,7 @@ def _read_message(fields: Fields) -> Message:
     if role != "assistant":
         if content is None:
             raise fields.missing("content")
+        content = content if isinstance(content, str) else join_parts(content)
         tool_call_id = fields.text("tool_call_id", longest=MAX_NAME_CHARS) if role == "tool" else None
         if role == "tool" and tool_call_id is None:
             raise fields.missing("tool_call_id")
@@ -109,6 +111,8 @@ def _read_message(fields: Fields) -> Message:
         return Message(role=role, content=content, name=sender, tool_call_id=tool_call_id)
     if fields.get("function_call"):
         raise unsupported(fields.param("function_call"), "replaced by 'tool_calls'")
+    if isinstance(content, list):
+        content = only_text(content, "an answer has no images")
     calls = fields.array("tool_calls", longest=MAX_TOOL_CALLS) or []
     if content is None and not calls:
         content = fields.text("refusal") or ""
@@ -121,23 +125,28 @@ def _read_message(fields: Fields) -> Message:
     )
 
 
-def _read_content(fields: Fields) -> str | None:
+def _read_content(fields: Fields) -> str | list[str | Image] | None:
     value = fields.get("content")
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise wrong_type(fields.param("content"), "a string or an array of parts", value)
     parts = fields.array("content", longest=MAX_PARTS) or []
-    return "\n".join(_read_part(Fields.of(p, f"{fields.path}.content[{i}]")) for i, p in enumerate(parts))
+    return [_read_part(Fields.of(p, f"{fields.path}.content[{i}]")) for i, p in enumerate(parts)]
 
 
-def _read_part(fields: Fields) -> str:
+def _read_part(fields: Fields) -> str | Image:
     kind = fields.required_text("type", longest=MAX_NAME_CHARS)
-    if kind == "text":
-        return fields.required_text("text")
-    if kind == "refusal":
-        return fields.required_text("refusal")
-    raise unsupported(fields.path, "this model reads only text parts")
+    match kind:
+        case "text" | "refusal":
+            return fields.required_text(kind)
+        case "image_url":
+            url = fields.object("image_url")
+            if url is None:
+                raise fields.missing("image_url")
+            return msgspec.structs.replace(read_image(url, "url"), param=fields.path)
+        case _:
+            raise unsupported(fields.path, "parts are texts and images")
 
 
 def _read_call(fields: Fields) -> ToolCall:

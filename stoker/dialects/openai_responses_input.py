@@ -11,7 +11,8 @@ import binascii
 from typing import Any
 
 from stoker.dialects.fields import MAX_NAME_CHARS, Fields, unsupported, wrong_type
-from stoker.types.chat import Message, Role, ToolCall
+from stoker.dialects.parts import join_parts, read_image
+from stoker.types.chat import Image, Message, Role, ToolCall
 from stoker.types.errors import invalid
 
 MAX_ITEMS = 20_000
@@ -83,7 +84,7 @@ class _Turns:
                 self._calls.append(_read_call(item))
             case "function_call_output":
                 call_id = item.required_text("call_id", longest=MAX_NAME_CHARS)
-                self._other(Message(role="tool", content=_read_text(item, "output"), tool_call_id=call_id))
+                self._other(Message(role="tool", content=_read_content(item, "output"), tool_call_id=call_id))
             case _ if kind in _REFUSED:
                 raise unsupported(item.path, _REFUSED[kind])
             case _:
@@ -97,10 +98,12 @@ class _Turns:
         name = item.choice("role", _ROLES)
         if name is None:
             raise item.missing("role")
-        content = _read_text(item, "content")
+        content = _read_content(item, "content")
         if name != "assistant":
             self._other(Message(role=_ROLES[name], content=content))
             return
+        if not isinstance(content, str):
+            raise unsupported(item.param("content"), "an answer has no images")
         if self._texts and not self._calls:  # one answer never has two texts in a row
             self._flush()
         self._texts.append(content)
@@ -118,7 +121,7 @@ class _Turns:
         self._messages.append(Message(role="assistant", content=content, reasoning=reasoning, tool_calls=tuple(calls)))
 
 
-def _read_text(item: Fields, name: str) -> str:
+def _read_content(item: Fields, name: str) -> str | tuple[str | Image, ...]:
     value = item.get(name)
     if value is None:
         raise item.missing(name)
@@ -127,13 +130,17 @@ def _read_text(item: Fields, name: str) -> str:
     if not isinstance(value, list):
         raise wrong_type(item.param(name), "a string or an array of parts", value)
     parts: list[Any] = item.array(name, longest=MAX_PARTS) or []
-    return "\n".join(_read_part(Fields.of(part, f"{item.param(name)}[{i}]")) for i, part in enumerate(parts))
+    return join_parts(_read_part(Fields.of(part, f"{item.param(name)}[{i}]")) for i, part in enumerate(parts))
 
 
-def _read_part(part: Fields) -> str:
+def _read_part(part: Fields) -> str | Image:
     kind = part.required_text("type", longest=MAX_NAME_CHARS)
+    if kind == "input_image":
+        if part.get("image_url") is None and part.get("file_id") is not None:
+            raise unsupported(part.param("file_id"), "files are not kept, send the image itself")
+        return read_image(part, "image_url")
     if kind not in _TEXT_PARTS:
-        raise unsupported(part.path, "this model reads only text parts")
+        raise unsupported(part.path, "parts are texts and images")
     return part.required_text(_TEXT_PARTS[kind])
 
 

@@ -17,14 +17,7 @@ from stoker.kernels.attention import Span, latent_attention, paged_attention
 from stoker.kernels.convolution import causal_convolution
 from stoker.kernels.delta import delta_rule
 from stoker.kernels.sparse import Choice, choose, sparse_latent_attention
-from stoker.models.context import (
-    BatchLayout,
-    CacheSpec,
-    LatentIndexedSpec,
-    LatentSpec,
-    PagedSpec,
-    RecurrentSpec,
-)
+from stoker.models.context import BatchLayout, CacheSpec, LatentIndexedSpec, LatentSpec, PagedSpec, RecurrentSpec
 
 
 class PagedStore:

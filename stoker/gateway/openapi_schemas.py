@@ -95,7 +95,7 @@ SCHEMAS: dict[str, Schema] = {
     "Message": obj(
         {
             "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-            "content": {"oneOf": [STRING, array(ref("TextPart")), {"type": "null"}]},
+            "content": {"oneOf": [STRING, array({"oneOf": [ref("TextPart"), ref("ImagePart")]}), {"type": "null"}]},
             "name": STRING,
             "reasoning": STRING,
             "reasoning_content": STRING,
@@ -105,6 +105,20 @@ SCHEMAS: dict[str, Schema] = {
         "role",
     ),
     "TextPart": obj({"type": {"const": "text"}, "text": STRING}, "type", "text"),
+    "ImagePart": obj(
+        {
+            "type": {"const": "image_url"},
+            "image_url": obj(
+                {
+                    "url": {**STRING, "description": "https://... or data:image/png;base64,..."},
+                    "detail": {"enum": ["auto", "low", "high", "original"]},
+                },
+                "url",
+            ),
+        },
+        "type",
+        "image_url",
+    ),
     "ChatRequest": obj(
         {
             **_SAMPLING,

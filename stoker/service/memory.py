@@ -56,5 +56,6 @@ class Memory:
 
 
 def _size(message: Message) -> int:
-    size = OVERHEAD + len(message.content or "") + len(message.reasoning or "")
+    size = OVERHEAD + len(message.text or "") + len(message.reasoning or "")
+    size += sum(OVERHEAD + len(image.url) for image in message.images)
     return size + sum(OVERHEAD + len(call.name) + len(call.arguments) for call in message.tool_calls)

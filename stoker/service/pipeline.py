@@ -153,6 +153,7 @@ class Service:
         for token in request.sampling.logit_bias:
             self._check_ids((token,), "logit_bias")
         if isinstance(request, ChatRequest):
+            self._refuse_images(request)
             self._check_chars(_size(request), "messages")
             return [self._text.render(request)]
         return [self._encode_prompt(request, position) for position in range(len(request.prompts))]
@@ -170,6 +171,11 @@ class Service:
         if not ids:
             raise invalid("empty_prompt", "The prompt has no tokens.", param=param)
         return ids
+
+    def _refuse_images(self, request: ChatRequest) -> None:
+        for image in (image for message in request.messages for image in message.images):
+            text = f"'{image.param}' is an image; the model '{self.name}' reads only text."
+            raise invalid("unsupported_content", text, param=image.param)
 
     def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
         if ids and not (min(ids) >= 0 and max(ids) < self._text.vocab_size):
@@ -205,7 +211,7 @@ def _size(request: ChatRequest | CompletionRequest) -> int:
         return sum(map(len, request.prompts))
     size = sum(len(tool.description or "") + len(msgspec.json.encode(tool.parameters)) for tool in request.tools)
     for message in request.messages:
-        size += len(message.content or "") + len(message.reasoning or "")
+        size += len(message.text or "") + len(message.reasoning or "")
         size += sum(len(call.arguments) for call in message.tool_calls)
     return size
 

@@ -22,15 +22,36 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str
 
 
+class Image(msgspec.Struct, frozen=True):
+    """An image in a turn. `url` is where it is to be had (https), or holds it (data); `param` is its place in the
+    request, for errors."""
+
+    url: str
+    param: str
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One turn. `content` is plain text: dialects join text parts and refuse parts we cannot serve."""
+    """One turn. `content` is plain text, or, where there are images, texts and images in their order: dialects join
+    texts that stand side by side and refuse parts that nobody could serve."""
 
     role: Role
-    content: str | None = None
+    content: str | tuple[str | Image, ...] | None = None
     name: str | None = None
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The content without its images."""
+        if not isinstance(self.content, tuple):
+            return self.content
+        return "".join(part for part in self.content if isinstance(part, str))
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        content = self.content if isinstance(self.content, tuple) else ()
+        return tuple(part for part in content if isinstance(part, Image))
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stoker.dialects.anthropic_messages import decode_count, decode_messages
-from stoker.types.chat import Message, SchemaOutput, Tool, ToolCall, ToolChoice
+from stoker.types.chat import Image, Message, SchemaOutput, Tool, ToolCall, ToolChoice
 from stoker.types.errors import StokerError
 from stoker.types.lane import Lane
 
@@ -168,7 +168,26 @@ def test_null_means_absent_and_unknown_is_ignored():
     assert decode(**dict.fromkeys(names), who_knows=[1], container="c", inference_geo="eu") == decode()
 
 
-IMAGE = {"type": "image", "source": {"type": "base64", "data": "x"}}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+LINK = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+VIDEO = {"type": "video", "source": {"type": "base64", "data": "x"}}
+
+
+def test_images_in_turns_and_in_results():
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [text("see"), IMAGE]}
+    turns = decode(messages=[{"role": "user", "content": [text("a"), text("b"), LINK, result, IMAGE]}]).messages
+    link = Image("https://example.org/a.png", "messages[0].content[2]")
+    inner = Image("data:image/png;base64,AAAA", "messages[0].content[3].content[1]")
+    last = Image("data:image/png;base64,AAAA", "messages[0].content[4]")
+    assert turns == (
+        Message(role="user", content=("a\nb", link)),
+        Message(role="tool", content=("see", inner), tool_call_id="t"),
+        Message(role="user", content=(last,)),
+    )
+
+
+def source(**of: object) -> dict:
+    return {"messages": [{"role": "user", "content": [{"type": "image", "source": of}]}]}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +201,12 @@ IMAGE = {"type": "image", "source": {"type": "base64", "data": "x"}}
         ({"messages": [USER] * 10_001}, "array_above_max_length", "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "invalid_value", "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "unsupported_parameter", "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [VIDEO]}]}, "unsupported_parameter", "messages[0].content[0]"),
+        ({"messages": [{"role": "assistant", "content": [IMAGE]}]}, "unsupported_parameter", "messages[0].content[0]"),
+        (source(type="file", file_id="x"), "unsupported_parameter", "messages[0].content[0].source"),
+        (source(type="gopher"), "invalid_value", "messages[0].content[0].source.type"),
+        (source(type="url"), "missing_required_parameter", "messages[0].content[0].source.url"),
+        (source(type="base64", data="x"), "missing_required_parameter", "messages[0].content[0].source.media_type"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]},
             "missing_required_parameter",
@@ -191,7 +215,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "data": "x"}}
         (
             {
                 "messages": [
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": [IMAGE]}]}
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": [VIDEO]}]}
                 ]
             },
             "unsupported_parameter",

@@ -21,7 +21,10 @@ BODIES: dict[Any, dict[str, Any]] = {
     decode_chat: {
         "model": "m",
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "x"}]},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:,x"}}],
+            },
             {
                 "role": "assistant",
                 "content": None,
@@ -45,7 +48,10 @@ BODIES: dict[Any, dict[str, Any]] = {
     decode_responses: {
         "model": "m",
         "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+            {
+                "role": "user",
+                "content": [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": "y"}],
+            },
             {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}], "encrypted_content": "x"},
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "y"}]},
@@ -75,6 +81,8 @@ BODIES: dict[Any, dict[str, Any]] = {
                 "content": [
                     {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "y"}]},
                     {"type": "document", "source": {"type": "text", "data": "z"}},
+                    {"type": "image", "source": {"type": "url", "url": "https://x"}},
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}},
                 ],
             },
         ],

@@ -6,12 +6,14 @@ from hypothesis import strategies as st
 
 from stoker.dialects.fields import depth_within
 from stoker.dialects.openai_chat import decode_chat
-from stoker.types.chat import Message, Tool, ToolCall
+from stoker.types.chat import Image, Message, Tool, ToolCall
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.lane import Lane
 from stoker.types.sampling import SamplingParams
 
 USER = {"role": "user", "content": "Hi"}
+URL = {"url": "https://example.org/a.png"}
+IMAGE = {"type": "image_url", "image_url": URL}
 
 
 def decode(session=None, **body):
@@ -31,6 +33,20 @@ def test_defaults():
     assert request.sampling == SamplingParams()
     assert (request.n, request.stop, request.stream, request.lane) == (1, (), False, Lane.STANDARD)
     assert request.service_tier is None
+
+
+def test_images_keep_their_places_among_the_texts():
+    texts = [{"type": "text", "text": text} for text in "abc"]
+    data = {"type": "image_url", "image_url": {"url": "data:image/png;base64, AAAA", "detail": "low"}}
+    for role in ("user", "system", "tool"):
+        message = {"role": role, "content": [*texts[:2], IMAGE, data, texts[2]], "tool_call_id": "t"}
+        (found,) = decode(messages=[message]).messages
+        first = Image("https://example.org/a.png", "messages[0].content[2]")
+        second = Image("data:image/png;base64, AAAA", "messages[0].content[3]")
+        assert found.content == ("a\nb", first, second, "c")
+        assert (found.text, found.images) == ("a\nbc", (first, second))
+    (found,) = decode(messages=[{"role": "user", "content": texts}]).messages
+    assert (found.content, found.images) == ("a\nb\nc", ())
 
 
 def test_everything_at_once():
@@ -166,9 +182,29 @@ def test_ranges(name, low, high):
         ({"messages": [{"role": "user", "content": 5}]}, "invalid_type", "messages[0].content"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "missing_required_parameter", "messages[0].tool_call_id"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
             "unsupported_parameter",
             "messages[0].content[0]",
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "x"}, IMAGE]}]},
+            "unsupported_parameter",
+            "messages[1].content[1]",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "missing_required_parameter",
+            "messages[0].content[0].image_url",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": 5}}]}]},
+            "invalid_type",
+            "messages[0].content[0].image_url.url",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": URL | {"detail": "best"}}]}]},
+            "invalid_value",
+            "messages[0].content[0].image_url.detail",
         ),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "function"}]}]},

@@ -4,11 +4,12 @@ import pytest
 
 from stoker.dialects.openai_responses import decode_responses, with_history
 from stoker.dialects.openai_responses_input import seal, unseal
-from stoker.types.chat import Message, SchemaOutput, Tool, ToolCall, ToolChoice
+from stoker.types.chat import Image, Message, SchemaOutput, Tool, ToolCall, ToolChoice
 from stoker.types.errors import StokerError
 from stoker.types.lane import Lane
 
 USER = {"role": "user", "content": "Hi"}
+IMAGE = {"type": "input_image", "image_url": "https://example.org/a.png", "detail": "auto"}
 F = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 
 
@@ -21,6 +22,15 @@ def test_a_string_is_a_users_turn():
     assert request.messages == (Message(role="user", content="Hi"),)
     assert (request.store, request.sealed, request.previous, request.stream) == (True, False, None, False)
     assert request.sampling.max_tokens is None
+
+
+def test_images_in_messages_and_in_outputs():
+    call = {"type": "function_call", "call_id": "c", "name": "view_image"}
+    output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "see"}, IMAGE]}
+    request = decode(input=[{"role": "user", "content": [IMAGE, {"type": "input_text", "text": "?"}]}, call, output])
+    first = Image("https://example.org/a.png", "input[0].content[0]")
+    second = Image("https://example.org/a.png", "input[2].output[1]")
+    assert [message.content for message in request.messages] == [(first, "?"), None, ("see", second)]
 
 
 def test_what_a_coding_agent_sends():
@@ -162,9 +172,19 @@ def test_null_means_absent_and_unknown_is_ignored():
         ({"input": [{"role": "user"}]}, "missing_required_parameter", "input[0].content"),
         ({"input": [{"role": "user", "content": 5}]}, "invalid_type", "input[0].content"),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
             "unsupported_parameter",
             "input[0].content[0]",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]},
+            "unsupported_parameter",
+            "input[0].content[0].file_id",
+        ),
+        (
+            {"input": [{"role": "assistant", "content": [IMAGE]}]},
+            "unsupported_parameter",
+            "input[0].content",
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "missing_required_parameter", "input[0].call_id"),
         (

@@ -15,6 +15,7 @@ from stoker.types.chat import (
     ChoiceDone,
     CompletionRequest,
     Done,
+    Image,
     JsonOutput,
     Message,
     TextDelta,
@@ -52,6 +53,18 @@ def texts(events, count):
         if isinstance(event, TextDelta):
             parts[event.index] += event.text
     return parts
+
+
+async def test_images_are_refused_by_name_where_a_model_only_reads(service):
+    image = Image("https://127.0.0.1/", "messages[1].content[0]")
+    request = ChatRequest(
+        model="fake", messages=(Message(role="user", content="Hi"), Message(role="tool", content=(image, "x")))
+    )
+    error = await refused(service, request)
+    assert (error.kind, error.code, error.param) == (ErrorKind.INVALID, "unsupported_content", image.param)
+    assert error.message == "'messages[1].content[0]' is an image; the model 'fake' reads only text."
+    with pytest.raises(StokerError, match="reads only text"):
+        await service.tokenize(request)
 
 
 async def refused(service, request) -> StokerError:

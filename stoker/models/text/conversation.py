@@ -30,7 +30,7 @@ def _message(message: Message, source: str, guard: Guard) -> dict[str, Any]:
     role = message.role
     if role == "developer" and "developer" not in source:
         role = "system"
-    content = message.content
+    content = message.text
     if content is None and "none" not in source.lower():
         content = ""  # templates that never ask whether it is None would fail on it, or print it
     fields: dict[str, Any] = {"role": role, "content": guard(content)}

@@ -36,21 +36,21 @@ def teach(request: ChatRequest) -> ChatRequest:
     if request.tools:
         lesson = _lesson(request.tools)
         if messages and messages[0].role in ("system", "developer"):
-            messages[0] = _with(messages[0], f"{messages[0].content or ''}\n\n{lesson}")
+            messages[0] = _with(messages[0], f"{messages[0].text or ''}\n\n{lesson}")
         else:
             messages.insert(0, Message(role="system", content=lesson))
     told: list[Message] = []
     before = None
     for message in messages:
         if message.role == "tool":
-            result = f"<tool_response>\n{message.content or ''}\n</tool_response>"
+            result = f"<tool_response>\n{message.text or ''}\n</tool_response>"
             if before == "tool":  # one message holds all results of a turn: templates often want roles to alternate
-                told[-1] = _with(told[-1], f"{told[-1].content}\n{result}")
+                told[-1] = _with(told[-1], f"{told[-1].text}\n{result}")
             else:
                 told.append(Message(role="user", content=result))
         elif message.tool_calls:
             calls = "\n".join(map(_written, message.tool_calls))
-            text = f"{message.content}\n{calls}" if message.content else calls
+            text = f"{message.text}\n{calls}" if message.text else calls
             told.append(msgspec.structs.replace(_with(message, text), tool_calls=()))
         else:
             told.append(message)

@@ -1,5 +1,5 @@
 """A conversation as the built-in renderers take it, made from a canonical request or from a chat body as clients send
-it. What the API refuses (images, for now) has a place here: `stoker render` shows what such a conversation becomes.
+it. What the API refuses (videos) has a place here: `stoker render` shows what such a conversation becomes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.types.chat import ChatRequest, Tool
+from stoker.types.chat import ChatRequest, Message, Tool
 from stoker.types.errors import invalid
 
 
@@ -64,7 +64,7 @@ def from_request(request: ChatRequest, defaults: Mapping[str, Any]) -> Conversat
     turns = [
         Turn(
             role=message.role,
-            parts=(message.content,) if message.content else (),
+            parts=_content_of(message),
             name=message.name,
             reasoning=message.reasoning,
             calls=tuple(Call(call.id, call.name, call.arguments) for call in message.tool_calls),
@@ -74,6 +74,12 @@ def from_request(request: ChatRequest, defaults: Mapping[str, Any]) -> Conversat
     ]
     options = {**defaults, **request.template_args, "add_generation_prompt": True}
     return Conversation(tuple(turns), tuple(map(declared, request.tools)), options)
+
+
+def _content_of(message: Message) -> tuple[str | Media, ...]:
+    if isinstance(message.content, tuple):
+        return tuple(part if isinstance(part, str) else Media.IMAGE for part in message.content)
+    return (message.content,) if message.content else ()
 
 
 def from_body(body: Mapping[str, Any]) -> Conversation:
