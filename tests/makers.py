@@ -22,6 +22,7 @@ from stoker.models.examples import expand, read
 
 Shapes = dict[str, tuple[int, ...]]
 SHARDS = 3
+FLOAT32 = ("e_score_correction_bias", "A_log", "dt_bias")  # whatever the rest is stored in
 DYNAMIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
 
 
@@ -59,7 +60,7 @@ class Maker:
             if re.fullmatch(self.quantised, name):
                 parts, values[name] = self.quantise(name.removesuffix(".weight"), tensor)
             else:
-                parts = {name: tensor if name.endswith("e_score_correction_bias") else tensor.bfloat16()}
+                parts = {name: tensor if name.endswith(FLOAT32) else tensor.bfloat16()}
                 values[name] = parts[name].float()
             stored |= {self.prefix + part: data for part, data in parts.items()}
         stored |= {name: _random(name, shape, draw).bfloat16() for name, shape in _each(self.others, 0)}
@@ -78,6 +79,8 @@ def _random(name: str, shape: tuple[int, ...], draw: torch.Generator) -> torch.T
     """As `parity_rig.randomise`: norms around 1, biases around 0, matrices that keep the size of what they multiply, a
     head that spreads logits."""
     tensor = torch.empty(shape)
+    if name.endswith(("A_log", "dt_bias")):  # as they are before training: decays of all speeds
+        return tensor.uniform_(*((0.0, 2.7) if name.endswith("A_log") else (-7.0, -2.0)), generator=draw)
     if name.endswith("bias"):
         return tensor.normal_(0.0, 0.3 if "correction" in name else 0.2, generator=draw)
     if len(shape) == 1:
@@ -256,6 +259,59 @@ def kimi_k2() -> Maker:
         tokenizer=write_kimi_tokenizer,
         eos=("[EOS]",),
         generation_eos=("<|im_end|>",),
+    )
+
+
+def kimi_linear() -> Maker:
+    """Kimi-Linear: layers with a state among latent ones; an expert's matrices are w1, w2 and w3, and here quantised as
+    in Kimi-K2.5, though the maker published BF16."""
+    linear = {
+        "full_attn_layers": [3, 5], "kda_layers": [1, 2, 4], "head_dim": 16, "num_heads": 3, "short_conv_kernel_size": 4
+    }  # fmt: skip
+    config = {
+        **read("kimi-linear").config, "hidden_size": 96, "intermediate_size": 160, "moe_intermediate_size": 64,
+        "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 20,
+        "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10, "num_experts": 8, "num_experts_per_token": 3,
+        "model_max_length": 32768, "linear_attn_config": linear,
+        "quantization_config": read("kimi-k2.5").config["text_config"]["quantization_config"],
+    }  # fmt: skip
+    hidden, inner, width, size = 96, 64, 3 * 16, 16
+    delta, latent, sparse = (
+        f"model.layers.{{{layers}}}.{part}"
+        for layers, part in (("0,1,3", "self_attn"), ("2,4", "self_attn"), ("1..4", "block_sparse_moe"))
+    )
+    shapes: Shapes = {
+        **_frame(config, 5),
+        f"{delta}.{{q,k,v}}_proj.weight": (width, hidden),
+        f"{delta}.{{q,k,v}}_conv1d.weight": (width, 1, 4),
+        f"{delta}.A_log": (1, 1, 3, 1),
+        f"{delta}.dt_bias": (width,),
+        f"{delta}.{{f,g}}_a_proj.weight": (size, hidden),
+        f"{delta}.{{f,g}}_b_proj.weight": (width, size),
+        f"{delta}.b_proj.weight": (3, hidden),
+        f"{delta}.o_norm.weight": (size,),
+        f"{delta}.o_proj.weight": (hidden, width),
+        f"{latent}.q_proj.weight": (4 * (12 + 8), hidden),
+        f"{latent}.kv_a_proj_with_mqa.weight": (20 + 8, hidden),
+        f"{latent}.kv_a_layernorm.weight": (20,),
+        f"{latent}.kv_b_proj.weight": (4 * (12 + 10), 20),
+        f"{latent}.o_proj.weight": (hidden, 4 * 10),
+        "model.layers.0.mlp.{gate,up}_proj.weight": (160, hidden),
+        "model.layers.0.mlp.down_proj.weight": (hidden, 160),
+        f"{sparse}.gate.weight": (8, hidden),
+        f"{sparse}.gate.e_score_correction_bias": (8,),
+        f"{sparse}.shared_experts.{{gate,up}}_proj.weight": (inner, hidden),
+        f"{sparse}.shared_experts.down_proj.weight": (hidden, inner),
+        f"{sparse}.experts.{{0..7}}.{{w1,w3}}.weight": (inner, hidden),
+        f"{sparse}.experts.{{0..7}}.w2.weight": (hidden, inner),
+    }
+    return Maker(
+        config=config,
+        shapes=shapes,
+        quantised=r".*\.experts\..*",
+        tokenizer=write_kimi_tokenizer,
+        eos=("<|im_end|>",),
+        generation_eos=("<|im_end|>", "[EOS]"),
     )
 
 

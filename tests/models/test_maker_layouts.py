@@ -12,7 +12,7 @@ import pytest
 import torch
 from parity_rig import CPU, Reference, Rig, chunks, decode, prefix_hits, reference_of
 from safetensors.torch import save_file
-from transformers import DeepseekV3ForCausalLM, Glm4MoeForCausalLM, GlmMoeDsaForCausalLM
+from transformers import DeepseekV3ForCausalLM, Glm4MoeForCausalLM, GlmMoeDsaForCausalLM, KimiLinearForCausalLM
 
 from stoker.engine import capacity
 from stoker.models.context import Graph
@@ -24,6 +24,7 @@ from stoker.models.source import ModelFiles
 MODELS: dict[str, tuple[Callable[[], makers.Maker], Any]] = {
     "Kimi-K2-Instruct, FP8 blocks": (makers.kimi_k2, DeepseekV3ForCausalLM),
     "Kimi-K2.5, INT4 experts": (makers.kimi_k25, DeepseekV3ForCausalLM),
+    "Kimi-Linear, INT4 experts": (makers.kimi_linear, KimiLinearForCausalLM),
     "GLM-4.5, FP8 rows": (makers.glm_45, Glm4MoeForCausalLM),
     "GLM-5.3, FP8 blocks": (makers.glm_5, GlmMoeDsaForCausalLM),
 }
@@ -43,6 +44,8 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     outer = json.loads((root / "config.json").read_text())
     config = outer.get("text_config", outer)
     del config["quantization_config"]
+    if config.get("mla_use_nope"):
+        del config["rope_scaling"]  # null, for it has no positions; transformers warns of the word
     config |= {"model_type": kind.config_class.model_type, "torch_dtype": "float32", "dtype": "float32"}
     (dense / "config.json").write_text(json.dumps(config))
     model = kind.from_pretrained(dense, dtype=torch.float32)
