@@ -107,7 +107,7 @@ class Choice:
             raise StokerError(
                 ErrorKind.UNAVAILABLE, "engine_stopped", "The engine stopped before the output ended.", retry_after=1.0
             )
-        deltas: list[Delta] = []
+        deltas: list[Event] = []
         for token in progress.tokens:
             self._take(token, deltas)
             if self._stop is not None:
@@ -122,7 +122,7 @@ class Choice:
         self._release_text(deltas)
         return self._end(deltas, reason if self._stop is None else "tool_calls" if self._called else "stop")
 
-    def _take(self, token: SampledToken, deltas: list[Delta]) -> None:
+    def _take(self, token: SampledToken, deltas: list[Event]) -> None:
         """One token at a time, so that nothing depends on how many an engine gives in one step."""
         if self._want_logprobs:
             self._pending.append((self._parsed, self._logprob(token)))
@@ -131,14 +131,18 @@ class Choice:
             self._pass(delta, deltas)
         self.reasoning += before or self._parser.reasoning
 
-    def _pass(self, delta: Delta, deltas: list[Delta]) -> None:
+    def _pass(self, delta: Delta, deltas: list[Event]) -> None:
         """What the parser gave, on to the client unless a stop string ended the text before it."""
         if self._stop is not None:
             return
         if isinstance(delta, TextDelta):
             self._parsed += len(delta.text)
             text, self._stop = self._stops.push(delta.text)
-            self._put(text, deltas)
+            if text and text == delta.text:
+                self._sent += len(text)
+                _append(deltas, delta)
+            else:
+                self._put(text, deltas)
             return
         self._release_text(deltas)
         match delta:
@@ -151,17 +155,17 @@ class Choice:
                 pass
         _append(deltas, delta)
 
-    def _release_text(self, deltas: list[Delta]) -> None:
+    def _release_text(self, deltas: list[Event]) -> None:
         """The text is over: what could have become a stop string is none."""
         if self._stop is None:
             self._put(self._stops.finish(), deltas)
 
-    def _put(self, text: str, deltas: list[Delta]) -> None:
+    def _put(self, text: str, deltas: list[Event]) -> None:
         if text:
             self._sent += len(text)
             _append(deltas, TextDelta(index=self.index, text=text))
 
-    def _end(self, deltas: list[Delta], reason: FinishReason) -> list[Event]:
+    def _end(self, deltas: list[Event], reason: FinishReason) -> list[Event]:
         self.done = True
         events = self._events(deltas, everything=self._stop is None)
         return [*events, ChoiceDone(index=self.index, reason=reason, stop=self._stop)]
@@ -174,9 +178,11 @@ class Choice:
             top=tuple((other, self._token_bytes(other), logprob) for other, logprob in token.top),
         )
 
-    def _events(self, deltas: list[Delta], *, everything: bool) -> list[Event]:
+    def _events(self, deltas: list[Event], *, everything: bool) -> list[Event]:
         """The step's deltas; its last text carries the log-probabilities of the tokens of which something has been put
         out. What a stop string cut off never is."""
+        if not self._pending:
+            return deltas
         ready: list[TokenLogprob] = []
         while self._pending and (everything or self._pending[0][0] < self._sent):
             ready.append(self._pending.popleft()[1])
@@ -188,12 +194,15 @@ class Choice:
                     break
             else:
                 deltas.append(TextDelta(index=self.index, text="", logprobs=tuple(ready)))
-        return [*deltas]
+        return deltas
 
 
-def _append(deltas: list[Delta], delta: Delta) -> None:
+def _append(deltas: list[Event], delta: Delta) -> None:
     """What belongs together becomes one event a step."""
-    match deltas[-1] if deltas else None, delta:
+    if not deltas:
+        deltas.append(delta)
+        return
+    match deltas[-1], delta:
         case (TextDelta() as last, TextDelta()) | (ReasoningDelta() as last, ReasoningDelta()):
             deltas[-1] = msgspec.structs.replace(last, text=last.text + delta.text)
         case ToolCallDelta() as last, ToolCallDelta():

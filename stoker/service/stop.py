@@ -28,14 +28,15 @@ class StopMatcher:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._patterns = [(stop, _failure(stop)) for stop in stops if stop]
+        self._firsts = frozenset(pattern[0] for pattern, _ in self._patterns)
         self._states = [0] * len(self._patterns)
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str | None]:
         """More output -> (what is now certain to be before any stop string, the stop string that is complete)."""
-        if not self._patterns:
-            return text, None
         states = self._states
+        if not any(states) and self._firsts.isdisjoint(text):
+            return text, None
         for position, char in enumerate(text):
             found = ""
             for which, (pattern, failure) in enumerate(self._patterns):

@@ -28,6 +28,7 @@ class Pieces:
         added = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(index for index, token in added.items() if token.special)
         self._known: dict[int, bytes] = {}
+        self._byte_tokens: set[int] = set()  # of those known
         steps = _decoder_steps(tokenizer)
         self.byte_level = [step["type"] for step in steps] == ["ByteLevel"]
         self.strip = 0 if self.byte_level else _leading_spaces(steps)
@@ -40,12 +41,14 @@ class Pieces:
             piece = b"" if token is None else _unmasked(token) if self.byte_level else _fallback(token)
             if token is not None:
                 self._known[index] = piece
+                if not self.byte_level and _BYTE_TOKEN.fullmatch(token):
+                    self._byte_tokens.add(index)
         return piece
 
     def is_byte(self, index: int) -> bool:
-        """Whether the id is a byte-fallback token, part of a character that has none of its own."""
-        token = self._tokenizer.id_to_token(index) if 0 <= index < 1 << 32 else None
-        return token is not None and not self.byte_level and _BYTE_TOKEN.fullmatch(token) is not None
+        """Whether an id that `bytes` was asked for is a byte-fallback token, part of a character that has none of its
+        own."""
+        return index in self._byte_tokens
 
 
 class Detokenizer(Protocol):
@@ -65,11 +68,21 @@ class ByteLevelDetokenizer:
         self._token_bytes = token_bytes
         self._skip = skip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._whole = True  # no part of a character waits in the decoder
 
     def push(self, ids: Sequence[int]) -> str:
-        return self._decoder.decode(b"".join(self._token_bytes(index) for index in ids if index not in self._skip))
+        data = b"".join([self._token_bytes(index) for index in ids if index not in self._skip])
+        if self._whole:
+            try:
+                return data.decode()
+            except UnicodeDecodeError:
+                pass
+        text = self._decoder.decode(data)
+        self._whole = not self._decoder.getstate()[0]
+        return text
 
     def finish(self) -> str:
+        self._whole = True
         return self._decoder.decode(b"", final=True)
 
 

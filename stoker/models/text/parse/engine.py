@@ -74,8 +74,9 @@ class OutputParser:
 
     def push(self, pieces: Sequence[Piece]) -> list[Delta]:
         """More output. What is certain by now comes back; the beginning of a possible marker waits."""
-        self._machine.feed(pieces)
-        self._run(final=False)
+        if len(pieces) != 1 or pieces[0][1] or not self._plain(pieces[0][0]):
+            self._machine.feed(pieces)
+            self._run(final=False)
         return self._out.take()
 
     def finish(self, reason: FinishReason) -> tuple[list[Delta], FinishReason]:
@@ -92,6 +93,17 @@ class OutputParser:
         if reason == "stop" and out.complete:
             return out.take(), "tool_calls"
         return out.take(), reason
+
+    def _plain(self, text: str) -> bool:
+        """Take text in which there is nothing to find; False if a closer look is needed."""
+        match self._machine.plain(text):
+            case Sink.REASONING:
+                self._out.reasoning.write(text)
+            case Sink.CONTENT:
+                self._out.content.write(text)
+            case _:
+                return False
+        return True
 
     def _run(self, *, final: bool) -> None:
         machine, out = self._machine, self._out

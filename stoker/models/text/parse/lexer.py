@@ -30,6 +30,7 @@ class Scanner:
         self.last = last
         spellings = sorted(marks, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, spellings))) if spellings else None
+        self._first = re.compile(f"[{re.escape(''.join({text[0] for text in spellings}))}]" if spellings else r"(?!)")
         self._beginnings = frozenset(text[:size] for text in spellings for size in range(1, len(text)))
         self._longest = max(map(len, spellings), default=1) - 1
 
@@ -37,11 +38,15 @@ class Scanner:
         """The first mark at or after `start`."""
         return self._pattern.search(text, start) if self._pattern else None
 
+    def plain(self, text: str) -> bool:
+        """Nothing in `text` begins as a mark does."""
+        return self._first.search(text) is None
+
     def held(self, text: str, start: int) -> int:
         """How many characters at the end of `text`, from `start` on, may be the beginning of a mark."""
-        for size in range(min(self._longest, len(text) - start), 0, -1):
-            if text[-size:] in self._beginnings:
-                return size
+        for match in self._first.finditer(text, max(start, len(text) - self._longest)):
+            if text[match.start() :] in self._beginnings:
+                return len(text) - match.start()
         return 0
 
 
@@ -54,6 +59,11 @@ class Lexer:
         self._queue: deque[Piece] = deque()
         self._start = 0  # of what is unread in the queue's first piece
         self._found: dict[Scanner, re.Match[str] | None] = {}  # in the first piece
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is unread."""
+        return not self._queue
 
     def feed(self, pieces: Iterable[Piece]) -> None:
         """More output. An ordinary piece joins the ordinary text that is still unread before it."""

@@ -82,6 +82,14 @@ class Machine:
     def feed(self, pieces: Iterable[Piece]) -> None:
         self._lexer.feed(pieces)
 
+    def plain(self, text: str) -> Sink | None:
+        """Whose text this is, as nearly all is, where feeding it would change nothing: nothing before it waits, no mark
+        can begin in it and no state ends with it. None if it must be fed."""
+        row = self._plan.rows[self.state]
+        if row.then is None and self._lexer.empty and self._plan.scanners[self.state].plain(text):
+            return row.text
+        return None
+
     def next(self, *, final: bool = False) -> Read | None:
         """The next step, already taken; None if more output is needed to tell. `final`: no more will come."""
         plan = self._plan
