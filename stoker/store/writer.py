@@ -88,6 +88,7 @@ class Writer:
             self._commit(group)
 
     def _commit(self, group: list[tuple[Command, Future[Any]]]) -> None:
+        outcomes: list[Any]
         try:
             outcomes = self._run_until_done(group)
         except Exception as error:  # the thread must outlive whatever a driver does
