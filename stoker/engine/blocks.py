@@ -15,18 +15,29 @@ free + cached + in use = all, at every moment. Every operation costs O(1) per bl
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(slots=True)
 class _Block:
-    """`holders` counts sequences, `pins` asynchronous readers; `link` and `token_ids` are set while it is indexed."""
+    """`holders` counts sequences, `pins` asynchronous readers; `link`, `token_ids` and `group` are set while it is
+    indexed."""
 
     holders: int = 0
     pins: int = 0
     link: bytes | None = None
     token_ids: list[int] = field(default_factory=list[int])
+    group: tuple[bytes, ...] = ()
+
+
+class Watcher(Protocol):
+    """Hears of every change of the index, in order and after it is made."""
+
+    def published(self, link: bytes, group: tuple[bytes, ...]) -> None: ...
+
+    def withdrawn(self, link: bytes) -> None: ...
 
 
 class BlockPool:
@@ -45,6 +56,7 @@ class BlockPool:
         self.evictions = 0
         self.releases = 0  # grows whenever room may have come back
         self.forgotten: Callable[[bytes], None] = lambda link: None
+        self.watcher: Watcher | None = None
         self._blocks = [_Block() for _ in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # indexed and held by nobody, least recently used first
@@ -74,6 +86,26 @@ class BlockPool:
     def published(self, block: int) -> bool:
         """Whether others can find `block`."""
         return self._blocks[block].link is not None
+
+    def knows(self, link: bytes) -> bool:
+        """Whether a block can be found under `link`."""
+        return link in self._index
+
+    def reach(self, links: Sequence[bytes]) -> int:
+        """About how many of `links`, from the first, can be found: by halving, so where one in the middle is gone it
+        may be too many. For estimates; `match` is exact."""
+        low, high = 0, len(links)
+        while low < high:
+            middle = (low + high) // 2
+            if links[middle] in self._index:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def indexed(self) -> Iterator[tuple[bytes, tuple[bytes, ...]]]:
+        """The link and group of every block that can be found."""
+        return ((link, self._blocks[number].group) for link, number in self._index.items())
 
     def match(self, links: Sequence[bytes], token_ids: Sequence[int]) -> list[int]:
         """Blocks that hold the longest known prefix of `links`; `token_ids` are the ids the links were made from.
@@ -118,9 +150,12 @@ class BlockPool:
             taken.append(number)
         return taken
 
-    def publish(self, block: int, link: bytes, token_ids: Sequence[int]) -> bool:
+    def publish(self, block: int, link: bytes, token_ids: Sequence[int], group: tuple[bytes, ...] = ()) -> bool:
         """Make a computed, full block findable. False if another block already stands for `link`: a duplicate stays
-        out of the index and becomes free when it is released."""
+        out of the index and becomes free when it is released.
+
+        `group`: if this is the last page of a logical block, the links of all its pages, this one last.
+        """
         entry = self._blocks[block]
         if entry.holders == 0:
             raise ValueError(f"block {block} is held by no sequence, so nobody can have computed it")
@@ -130,7 +165,10 @@ class BlockPool:
             return False
         if entry.link not in (None, link):
             raise ValueError(f"block {block} is published already, as something else")
-        entry.link, entry.token_ids = link, list(token_ids)
+        if entry.link is None:
+            entry.link, entry.token_ids, entry.group = link, list(token_ids), group
+            if self.watcher is not None:
+                self.watcher.published(link, group)
         return True
 
     def retract(self, blocks: Iterable[int]) -> None:
@@ -220,7 +258,10 @@ class BlockPool:
 
     def _unindex(self, number: int) -> None:
         block = self._blocks[number]
-        assert block.link is not None
-        link, block.link, block.token_ids = block.link, None, []
+        link = block.link
+        assert link is not None
         del self._index[link]
+        block.link, block.token_ids, block.group = None, [], ()
         self.forgotten(link)
+        if self.watcher is not None:
+            self.watcher.withdrawn(link)

@@ -15,8 +15,9 @@ from stoker.engine.blocks import BlockPool
 from stoker.engine.compiler import Compiler, Grammars
 from stoker.engine.core import EngineCore
 from stoker.engine.executor import LocalExecutor, bytes_per_state, kv_bytes_per_token
+from stoker.engine.limits import Limits
 from stoker.engine.memory import divide
-from stoker.engine.scheduler import Limits, Scheduler
+from stoker.engine.scheduler import Scheduler
 from stoker.engine.spec import EngineSpec
 from stoker.engine.states import StatePool
 from stoker.models.loader import load_graph, preferred_dtype

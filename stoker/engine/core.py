@@ -13,15 +13,20 @@ import msgspec
 
 from stoker.engine.compiler import Compiler
 from stoker.engine.executor import Executor
+from stoker.engine.journal import Journal
 from stoker.engine.scheduler import Outcome, Scheduler
 from stoker.types.errors import ErrorKind, StokerError
+from stoker.types.plan import StepPlan
 from stoker.types.wire import EngineStats, Generate, Progress, Ready, Refused
 
 log = logging.getLogger(__name__)
 
 
 class EngineCore:
-    """`eos_ids` end an output unless its request says `ignore_eos`. `ready` describes this engine to its clients."""
+    """`eos_ids` end an output unless its request says `ignore_eos`. `ready` describes this engine to its clients.
+
+    journal  what changes in the prefix cache, for clients that want to know
+    """
 
     def __init__(
         self,
@@ -41,6 +46,9 @@ class EngineCore:
         self._inner: dict[tuple[bytes, str], str] = {}  # a client's request -> the scheduler's name for it
         self._outer: dict[str, tuple[bytes, str]] = {}
         self._stalled = False
+        self._plan: StepPlan | None = None
+        self._planned = False
+        self.journal = Journal(scheduler.pool)
 
     @property
     def busy(self) -> bool:
@@ -102,10 +110,19 @@ class EngineCore:
                 )
         return refused
 
+    def plan(self) -> float:
+        """Decide on the next step, which `step` then makes. Returns the seconds it is predicted to take; 0 if there is
+        nothing to do."""
+        self._plan = self._scheduler.plan()
+        self._planned = True
+        self._stalled = self._plan is None
+        return self._scheduler.predicted
+
     def step(self) -> dict[bytes, list[Progress]]:
-        """Plan, execute, apply. What came of it, by client; empty if there was nothing to do."""
-        plan = self._scheduler.plan()
-        self._stalled = plan is None
+        """Make the next step. What came of it, by client; empty if there was nothing to do."""
+        if not self._planned:
+            self.plan()
+        plan, self._plan, self._planned = self._plan, None, False
         if plan is None:
             return {}
         news: dict[bytes, list[Progress]] = {}
@@ -118,7 +135,7 @@ class EngineCore:
         return news
 
     def stats(self) -> EngineStats:
-        return self._scheduler.stats()
+        return msgspec.structs.replace(self._scheduler.stats(), kv_seq=self.journal.seq)
 
     def _report(self, outcome: Outcome) -> tuple[bytes, Progress]:
         client, request_id = self._outer[outcome.request]

@@ -36,13 +36,16 @@ from stoker.types.wire import (
     Refused,
     Shutdown,
     Step,
+    Subscribe,
     ToEngine,
 )
 
 HEARTBEAT_SECONDS = 0.5
 COMPILE_POLL_SECONDS = 0.002  # how soon a grammar that has become ready is noticed while nothing else is to be done
 CLIENT_SILENCE_SECONDS = 15.0
+LONG_STEP_SECONDS = 0.5  # a step that is predicted to take longer is announced
 OUTBOX_MESSAGES = 8192  # steps a client may lag behind before it is forgotten
+KV_OUTBOX_MESSAGES = 512  # messages a subscriber may lag behind before it gets no more KV events
 MESSAGES_PER_STEP = 512  # taken from the socket between two steps, so a flood cannot stop the model
 MAX_MESSAGE_BYTES = 64 << 20
 
@@ -51,9 +54,11 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Client:
-    """A connected process: when it was last heard, and messages its socket did not take yet."""
+    """A connected process: when it was last heard, messages its socket did not take yet, and whether it gets KV
+    events."""
 
     heard: float
+    kv: bool = False
     outbox: deque[bytes] = field(default_factory=deque[bytes])
 
 
@@ -103,12 +108,14 @@ class EngineProcess:
         self._receive(wait=0.0 if core.busy else COMPILE_POLL_SECONDS if core.compiling else HEARTBEAT_SECONDS)
         for name, refused in core.compiled():
             self._send(name, refused)
+        seconds = core.plan()
         now = time.monotonic()
-        if now - self._beaten >= HEARTBEAT_SECONDS:
+        if now - self._beaten >= HEARTBEAT_SECONDS or seconds > LONG_STEP_SECONDS:
             self._beaten = now
             self._beat(core, now)  # before the step: after a long one greetings would still lie unread in the socket
         for name, progress in core.step().items():
             self._send(name, Step(progress=progress))
+        self._tell_kv(core)
 
     def _receive(self, wait: float) -> None:
         if not self._socket.poll(round(wait * 1000)):
@@ -135,6 +142,8 @@ class EngineProcess:
             case Abort():
                 if self._core:
                     self._core.abort(name, message.id)
+            case Subscribe() if self._core and name in self._clients:
+                self._subscribe(name, self._core)
             case Shutdown():
                 self._ending = True
             case _:
@@ -159,12 +168,40 @@ class EngineProcess:
                 self._send(name, stats)
         self._ending = self._ending or os.getppid() != self._parent
 
-    def _send(self, name: bytes, message: FromEngine) -> None:
-        """Send in order, keeping what the socket does not take now; a client that cannot be served is forgotten."""
-        client = self._clients.get(name)
-        if client is None:
+    def _subscribe(self, name: bytes, core: EngineCore) -> None:
+        """A snapshot, then the events that follow on it. One that still lags behind has to ask once more."""
+        self._tell_kv(core)
+        client = self._clients[name]
+        client.kv = len(client.outbox) <= KV_OUTBOX_MESSAGES
+        if client.kv:
+            core.journal.start()
+            for part in core.journal.snapshot():
+                self._send(name, part)
+
+    def _tell_kv(self, core: EngineCore) -> None:
+        """What changed in the prefix cache, to all who subscribed. Whoever lags behind gets no more of it: it sees by
+        the heartbeat's number that it missed something."""
+        events = core.journal.drain()
+        if events is None:
             return
-        client.outbox.append(self._encoder.encode(message))
+        data = self._encoder.encode(events)
+        for name, client in list(self._clients.items()):
+            if client.kv and len(client.outbox) > KV_OUTBOX_MESSAGES:
+                client.kv = False
+                log.warning("a subscriber of KV events lags behind", extra={"action": "kv_dropped"})
+            elif client.kv:
+                self._put(name, client, data)
+        if not any(client.kv for client in self._clients.values()):
+            core.journal.stop()
+
+    def _send(self, name: bytes, message: FromEngine) -> None:
+        """To a client, if it is still known."""
+        if client := self._clients.get(name):
+            self._put(name, client, self._encoder.encode(message))
+
+    def _put(self, name: bytes, client: Client, data: bytes) -> None:
+        """Send in order, keeping what the socket does not take now; a client that cannot be served is forgotten."""
+        client.outbox.append(data)
         try:
             while client.outbox:
                 self._socket.send_multipart((name, client.outbox[0]), zmq.NOBLOCK)

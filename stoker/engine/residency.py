@@ -29,6 +29,7 @@ from collections.abc import Iterable
 
 from stoker.engine.blocks import BlockPool
 from stoker.engine.budget import reserves
+from stoker.engine.chain import LOGICAL_BLOCK
 from stoker.engine.sequence import Sequence, State
 from stoker.engine.states import StatePool
 from stoker.types.lane import Lane
@@ -67,6 +68,7 @@ class Residency:
         self.waiting: dict[Lane, list[Sequence]] = {lane: [] for lane in Lane}
         self.departed: list[int] = []  # numbers that the executor knows and shall forget
         self._reserve = reserves(max_running, lane_reserve)
+        self._group = max(1, LOGICAL_BLOCK // pool.block_size)  # pages of a logical block
         self._computing: dict[bytes, Sequence] = {}  # link of a page -> who will publish it
 
     def enqueue(self, seq: Sequence) -> None:
@@ -137,11 +139,13 @@ class Residency:
 
     def publish(self, seq: Sequence) -> None:
         """Make what the step that has just been applied computed findable: full pages, and a state on a border."""
-        size = self.pool.block_size
+        size, group = self.pool.block_size, self._group
         seq.chain.extend(seq.token_ids)
+        links = seq.chain.links
         for page in range(seq.published, seq.computed // size):
-            link = seq.chain.links[page]
-            self.pool.publish(seq.blocks[page], link, seq.token_ids[page * size : (page + 1) * size])
+            link = links[page]
+            pages = () if (page + 1) % group else tuple(links[page + 1 - group : page + 1])
+            self.pool.publish(seq.blocks[page], link, seq.token_ids[page * size : (page + 1) * size], pages)
             if self._computing.get(link) is seq:
                 del self._computing[link]
         seq.published = seq.computed // size

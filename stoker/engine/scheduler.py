@@ -17,30 +17,17 @@ import msgspec
 
 from stoker.engine.blocks import BlockPool
 from stoker.engine.budget import Demand, reserves, share
-from stoker.engine.chain import LINK_BYTES, Chain, ChainRoot
+from stoker.engine.chain import Chain, ChainRoot
+from stoker.engine.limits import Limits, refuse_impossible
 from stoker.engine.residency import Residency
 from stoker.engine.sequence import Sequence, State
+from stoker.engine.speed import Speed
 from stoker.engine.states import StatePool
 from stoker.types.chat import FinishReason
 from stoker.types.errors import ErrorKind, StokerError, invalid
+from stoker.types.lane import Lane
 from stoker.types.plan import Sampled, SequenceStart, StepPlan, StepResult, Work
 from stoker.types.wire import EngineStats, Generate, SampledToken
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine settled on when it started; see `EngineConfig` for the meaning.
-
-    `context` is clamped to the pool. `max_waiting` holds for each lane, so that a full batch line refuses no
-    interactive request.
-    """
-
-    vocab_size: int
-    context: int
-    step_tokens: int
-    prefill_tokens: int
-    max_running: int
-    max_waiting: int
-    lane_reserve: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +44,14 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Flight:
-    """The step that is being executed."""
+    """The step that is being executed: `prefill` and `decode` tokens, predicted to take so many seconds."""
 
     plan: StepPlan
     since: float
     sequences: list[Sequence]  # in the order of plan.work
+    prefill: int
+    decode: int
+    predicted: float
     aborted: set[int] = field(default_factory=set[int])
 
 
@@ -74,6 +64,7 @@ class _Counters:
     cached_tokens: int = 0
     recomputed_tokens: int = 0
     failed_checks: int = 0
+    after_abort: int = 0
 
 
 class Scheduler:
@@ -103,6 +94,8 @@ class Scheduler:
         self._live: dict[str, Sequence] = {}
         self._next_number = 0
         self._flight: _Flight | None = None
+        self._landed: list[Work] = []  # of the last step that was applied
+        self._speed = Speed()
         self._last_finish: float | None = None
         self._finish_interval = 1.0
         self._count = _Counters()
@@ -110,7 +103,9 @@ class Scheduler:
     def add(self, request: Generate, *, held: bool = False) -> None:
         """Queue a request; if `held` it is not let in before `release`. Raises StokerError: INVALID if it can never
         run, CAPACITY if its lane's line is full."""
-        self._refuse_impossible(request)
+        if request.id in self._live:
+            raise invalid("duplicate_request_id", f"request {request.id} is running already")
+        refuse_impossible(request, self.limits, self.context, self.pool.block_size)
         if len(self._residency.waiting[request.lane]) >= self.limits.max_waiting:
             raise StokerError(
                 ErrorKind.CAPACITY,
@@ -157,6 +152,7 @@ class Scheduler:
             flight.aborted.add(seq.number)
             del self._live[request_id]
         else:
+            self._count.after_abort += sum(work.count for work in self._landed if work.seq == seq.number)
             self._end(seq)
         return Outcome(request_id, [], seq.hit or 0, seq.output, "abort")
 
@@ -180,7 +176,11 @@ class Scheduler:
         work = [self._work(seq, count) for seq, count in chunks]
         plan = StepPlan(step=self._count.steps, finished=residency.departed, starts=starts, work=work)
         residency.departed = []
-        self._flight = _Flight(plan, self._clock(), [seq for seq, _ in chunks])
+        decode = sum(seq.decoding for seq, _ in chunks)
+        prefill = sum(count for _, count in chunks) - decode
+        self._flight = _Flight(
+            plan, self._clock(), [seq for seq, _ in chunks], prefill, decode, self._speed.predict(prefill, decode)
+        )
         return plan
 
     def apply(self, result: StepResult) -> list[Outcome]:
@@ -198,6 +198,7 @@ class Scheduler:
             else:
                 self._residency.publish(seq)
             if seq.number in flight.aborted:
+                self._count.after_abort += work.count
                 self._end(seq)
             elif outcome is not None:
                 outcomes.append(outcome)
@@ -205,6 +206,8 @@ class Scheduler:
                     self._end(seq)
         self._count.steps += 1
         self._count.step_seconds = self._clock() - flight.since
+        self._speed.measured(flight.prefill, flight.decode, self._count.step_seconds)
+        self._landed = flight.plan.work
         return outcomes
 
     def check(self) -> list[str]:
@@ -214,17 +217,33 @@ class Scheduler:
         return faults
 
     @property
+    def predicted(self) -> float:
+        """Seconds that the step which has been planned will take; 0 if there is none."""
+        return self._flight.predicted if self._flight else 0.0
+
+    @property
     def idle(self) -> bool:
         """Nothing runs and nothing waits."""
         return not self._live and self._flight is None
 
     def stats(self) -> EngineStats:
         """A snapshot for the heartbeat."""
-        running = self._residency.running.values()
+        running, waiting = self._residency.running.values(), self._residency.waiting
+        queued = sum(seq.pending for seq in running if not seq.decoding)
+        for line in waiting.values():
+            for seq in line:
+                queued += seq.known - self.pool.reach(seq.chain.links[: seq.matchable]) * self.pool.block_size
         return EngineStats(
             steps=self._count.steps,
             running=len(running),
-            waiting=sum(map(len, self._residency.waiting.values())),
+            waiting=sum(map(len, waiting.values())),
+            waiting_by_lane=(len(waiting[Lane.INTERACTIVE]), len(waiting[Lane.STANDARD]), len(waiting[Lane.BATCH])),
+            kv_tokens=self.pool.num_blocks * self.pool.block_size,
+            queued_tokens=queued,
+            prefill_rate=self._speed.prefill_rate,
+            decode_seconds=self._speed.decode_seconds,
+            predicted=self.predicted,
+            after_abort=self._count.after_abort,
             blocks_free=self.pool.free,
             blocks_cached=self.pool.cached,
             blocks_in_use=self.pool.in_use,
@@ -241,36 +260,6 @@ class Scheduler:
             states_cached=0 if self.states is None else self.states.pool.cached,
             states_in_use=0 if self.states is None else self.states.pool.in_use,
         )
-
-    def _refuse_impossible(self, request: Generate) -> None:
-        ids, bias, vocab = request.prompt_ids, request.sampling.logit_bias, self.limits.vocab_size
-        most, given = request.sampling.max_tokens, len(request.output_ids)
-        if request.id in self._live:
-            raise invalid("duplicate_request_id", f"request {request.id} is running already")
-        if not ids:
-            raise invalid("empty_prompt", "the prompt has no tokens", param="prompt")
-        if request.links and len(request.links) != len(ids) // self.pool.block_size * LINK_BYTES:
-            pages = f"{len(ids)} tokens in pages of {self.pool.block_size}"
-            text = f"{len(request.links)} bytes of chain links do not fit {pages}"
-            raise StokerError(ErrorKind.INTERNAL, "invalid_links", text)
-        if most is not None and most < given + 1:
-            raise invalid("invalid_max_tokens", f"max_tokens must be at least {given + 1}", param="max_tokens")
-        if len(ids) + given + 1 > self.context:
-            raise invalid(
-                "context_length_exceeded",
-                f"the prompt has {len(ids)} tokens and at least {given + 1} is to be generated, but the context holds"
-                f" {self.context} tokens",
-                param="prompt",
-            )
-        ids = [*ids, *request.output_ids]
-        if min(ids) < 0 or max(ids) >= vocab:
-            wrong = next(i for i in ids if not 0 <= i < vocab)
-            raise invalid("invalid_token_id", f"token id {wrong} is outside the vocabulary of {vocab}", param="prompt")
-        if bias and (min(bias) < 0 or max(bias) >= vocab):
-            wrong = next(i for i in bias if not 0 <= i < vocab)
-            raise invalid(
-                "invalid_logit_bias", f"token id {wrong} is outside the vocabulary of {vocab}", param="logit_bias"
-            )
 
     def _start(self, seq: Sequence) -> SequenceStart:
         if seq.hit is None:

@@ -101,7 +101,7 @@ class LocalReplica:
             raise unavailable(self._state)
         return client.generate(request)
 
-    async def resubscribe(self) -> None:
+    def resubscribe(self) -> None:
         """Have the engine tell anew what is in its prefix cache."""
         if self._client:
             self._client.subscribe()

@@ -11,7 +11,8 @@ from __future__ import annotations
 import random
 
 from stoker.engine.blocks import BlockPool
-from stoker.engine.scheduler import Limits, Outcome, Scheduler
+from stoker.engine.limits import Limits
+from stoker.engine.scheduler import Outcome, Scheduler
 from stoker.engine.states import StatePool
 from stoker.types.lane import Lane
 from stoker.types.plan import Sampled, StepPlan, StepResult

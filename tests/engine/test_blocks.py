@@ -192,6 +192,15 @@ def test_a_colliding_link_does_not_answer_with_other_tokens(position: int) -> No
     assert len(pool.match(links_of(list(range(8)), 4), other)) == position // 4
 
 
+@given(st.integers(0, 8), st.integers(0, 12))
+def test_the_reach_of_a_prefix_is_found_by_halving(cached: int, more: int) -> None:
+    pool = BlockPool(12, 4)
+    ids = list(range(4 * (cached + more)))
+    published(pool, ids[: 4 * cached])
+    links = links_of(ids, 4)
+    assert pool.reach(links) == len(pool.match(links, ids)) == cached
+
+
 def test_misuse_is_refused() -> None:
     pool = BlockPool(2, 4)
     (block,) = pool.allocate(1) or []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,8 @@ import zmq
 
 from stoker.config import EngineConfig
 from stoker.engine import process
+from stoker.engine.blocks import BlockPool
+from stoker.engine.journal import Journal
 from stoker.engine.process import EngineProcess
 from stoker.engine.spec import EngineSpec
 from stoker.models.info import ModelInfo
@@ -24,6 +27,8 @@ from stoker.types.wire import (
     FromEngine,
     Generate,
     Hello,
+    KVEvents,
+    KVSnapshot,
     Loading,
     Progress,
     Ready,
@@ -31,6 +36,7 @@ from stoker.types.wire import (
     SampledToken,
     Shutdown,
     Step,
+    Subscribe,
     ToEngine,
 )
 
@@ -49,6 +55,10 @@ class ScriptedCore:
         self.left: dict[tuple[bytes, str], int] = {}
         self.dropped: list[int] = []
         self.step_seconds = 0.001
+        self.predicted = 0.0
+        self.pool = BlockPool(64, 64)
+        self.journal = Journal(self.pool)
+        self.names = count()
         self.no_good: list[tuple[bytes, str]] = []
 
     @property
@@ -87,10 +97,15 @@ class ScriptedCore:
         self.dropped.append(len(mine))
         return len(mine)
 
+    def plan(self) -> float:
+        return self.predicted if self.left else 0.0
+
     def step(self) -> dict[bytes, list[Progress]]:
+        """Publishes a block for each token as well."""
         news: dict[bytes, list[Progress]] = {}
         for key in list(self.left):
             self.left[key] -= 1
+            self.publish()
             finish = "length" if self.left[key] == 0 else None
             news.setdefault(key[0], []).append(Progress(id=key[1], tokens=[SampledToken(7)], finish=finish))
             if finish:
@@ -98,8 +113,14 @@ class ScriptedCore:
         time.sleep(self.step_seconds)
         return news
 
+    def publish(self) -> None:
+        (block,) = self.pool.allocate(1) or []
+        link = next(self.names).to_bytes(16)
+        self.pool.publish(block, link, [1] * 64, (link,))
+        self.pool.release([block])
+
     def stats(self) -> EngineStats:
-        return STATS
+        return msgspec.structs.replace(STATS, kv_seq=self.journal.seq, predicted=self.plan())
 
 
 class Engine:
@@ -327,3 +348,117 @@ def test_a_broken_core_ends_the_process_with_its_error(engine: Engine) -> None:
     peer.send(Generate(id="x", prompt_ids=[666], sampling=SamplingParams()))
     engine.join()
     assert isinstance(engine.error, RuntimeError)
+
+
+class Mirror:
+    """What a subscriber knows: None until it was told."""
+
+    def __init__(self) -> None:
+        self.seq: int | None = None
+        self.blocks: set[bytes] = set()
+
+    def take(self, message: FromEngine) -> None:
+        match message:
+            case KVSnapshot():
+                assert message.first
+                assert not message.more
+                self.seq, self.blocks = message.seq, set(parts(message.blocks))
+            case KVEvents():
+                assert self.seq is not None, "events before the snapshot"
+                assert message.seq == self.seq + 1
+                self.seq = message.seq
+                self.blocks = (self.blocks - set(parts(message.removed))) | set(parts(message.stored))
+            case _:
+                pass
+
+
+def parts(joined: bytes) -> list[bytes]:
+    return [joined[at : at + 16] for at in range(0, len(joined), 16)]
+
+
+def test_subscribers_see_what_is_cached_whenever_they_came(engine: Engine) -> None:
+    mirrors: list[tuple[Peer, Mirror]] = []
+    for round_ in range(3):
+        peer = engine.connect()
+        peer.send(Hello())
+        peer.get(Ready)
+        peer.send(Subscribe())
+        mirrors.append((peer, Mirror()))
+        peer.send(generate(str(round_), 100))
+        for other, mirror in mirrors:
+            while mirror.seq != 100 * (round_ + 1):
+                mirror.take(other.get(KVSnapshot, KVEvents))
+            assert mirror.blocks == set(engine.core.pool._index)
+    assert mirrors[0][1].blocks != set(), "and some were evicted: 300 tokens made a block each, 64 fit"
+    peer, mirror = mirrors[0]
+    peer.send(Subscribe())
+    again = peer.get(KVSnapshot, KVEvents)
+    assert isinstance(again, KVSnapshot)
+    assert (again.seq, set(parts(again.blocks))) == (300, mirror.blocks)
+
+
+def test_who_did_not_subscribe_gets_no_events_and_nobody_keeps_books(engine: Engine) -> None:
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.send(generate("a", 5))
+    assert peer.tokens("a") == 5
+    assert engine.core.pool.watcher is None
+    peer.send(Subscribe())
+    peer.get(KVSnapshot)
+    assert engine.core.pool.watcher is engine.core.journal
+    peer.socket.close()
+    other = engine.connect()
+    other.send(Hello())
+    deadline = time.monotonic() + 5.0
+    while engine.core.pool.watcher is not None and time.monotonic() < deadline:
+        other.send(generate("b", 1))
+        assert other.tokens("b") == 1
+    assert engine.core.pool.watcher is None, "the last subscriber has gone"
+
+
+def test_a_subscriber_that_lags_behind_loses_events_and_not_its_requests(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "KV_OUTBOX_MESSAGES", 20)
+    engine.core.step_seconds = 0.0
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.get(Ready)
+    peer.send(Subscribe())
+    peer.send(generate("long", 6000))  # far more messages than sockets hold
+    deadline = time.monotonic() + 20.0
+    while not (engine.core.journal.seq and engine.core.pool.watcher is None) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    mirror, tokens, missed = Mirror(), 0, False
+    while not missed:
+        message = peer.get(KVSnapshot, KVEvents, Step, EngineStats)
+        mirror.take(message)
+        if isinstance(message, Step):
+            tokens += len(message.progress)
+        if isinstance(message, EngineStats) and mirror.seq is not None:
+            missed = message.kv_seq != mirror.seq
+    peer.send(Subscribe())
+    while not isinstance(message, KVSnapshot):
+        message = peer.get(KVSnapshot, Step)
+        tokens += len(message.progress) if isinstance(message, Step) else 0
+    mirror.take(message)
+    while tokens < 6000 or not (isinstance(message, EngineStats) and message.kv_seq == mirror.seq):
+        message = peer.get(KVEvents, Step, EngineStats)
+        mirror.take(message)
+        tokens += len(message.progress) if isinstance(message, Step) else 0
+    assert mirror.blocks == set(engine.core.pool._index)
+    assert engine.core.dropped == []
+
+
+def test_a_long_step_is_announced_before_it_begins(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "HEARTBEAT_SECONDS", 1e9)
+    engine.core.predicted = 2.5
+    peer = engine.connect()
+    peer.send(Hello())
+    peer.send(generate("a", 2))
+    peer.get(Ready)
+    for _ in range(2):
+        stats = peer.get(EngineStats, Step)
+        assert isinstance(stats, EngineStats)
+        assert stats.predicted == 2.5
+        assert isinstance(peer.get(EngineStats, Step), Step)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scheduler_harness import Rig, ids
 
 from stoker.engine.chain import ChainScheme, pack
+from stoker.engine.speed import UNKNOWN_SECONDS
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.lane import Lane
 from stoker.types.plan import StepPlan
@@ -325,6 +326,61 @@ def test_statistics_between_steps() -> None:
     rig.drain()
     stats = rig.scheduler.stats()
     assert (stats.prefill_tokens, stats.decode_tokens, stats.wasted_slots) == (9, 4, 0)
+
+
+def test_what_waits_is_told_in_tokens_and_by_lane() -> None:
+    rig = Rig(blocks=32, max_running=1, step_tokens=8)
+    rig.add("first", ids(16), max_tokens=1)
+    rig.drain()
+    rig.add("running", ids(20, seed=1))
+    rig.step()
+    rig.add("cached", [*ids(16), 1, 2], lane=Lane.BATCH)
+    rig.add("new", ids(10, seed=2), lane=Lane.BATCH)
+    rig.add("none of it", ids(4, seed=3), lane=Lane.STANDARD)
+    stats = rig.scheduler.stats()
+    assert (stats.kv_tokens, stats.waiting, stats.waiting_by_lane) == (128, 3, (0, 1, 2))
+    assert stats.queued_tokens == (20 - 8) + 2 + 10 + 4
+    rig.drain()
+    assert rig.scheduler.stats().queued_tokens == 0
+
+
+def test_speed_is_measured_and_a_step_in_flight_is_predicted() -> None:
+    rig = Rig(step_tokens=16)
+    assert rig.scheduler.stats().predicted == 0.0
+    rig.add("a", ids(16), max_tokens=3)
+    plan = rig.scheduler.plan()
+    assert plan is not None
+    assert rig.scheduler.stats().predicted == rig.scheduler.predicted == UNKNOWN_SECONDS
+    rig.finish_step(plan)
+    assert rig.scheduler.stats().prefill_rate == 16.0, "16 tokens in a second of the rig's clock"
+    rig.step()
+    assert rig.scheduler.stats().decode_seconds == 1.0
+    rig.add("b", ids(8, seed=1))
+    plan = rig.scheduler.plan()
+    assert plan is not None
+    assert rig.scheduler.predicted == 1.0 + 8 / 16
+    rig.finish_step(plan)
+    assert rig.scheduler.predicted == 0.0
+
+
+def test_tokens_computed_for_nobody_are_counted() -> None:
+    """An abort that is read between two steps came while the last of them ran."""
+    rig = Rig(step_tokens=8)
+    rig.add("a", ids(20))
+    rig.step()
+    rig.abort("a")
+    assert rig.scheduler.stats().after_abort == 8
+    rig.add("b", ids(3, seed=1), max_tokens=9)
+    rig.step()
+    rig.add("waits", ids(3, seed=2))
+    rig.abort("waits")
+    assert rig.scheduler.stats().after_abort == 8, "nothing was computed for it"
+    plan = rig.scheduler.plan()
+    assert plan is not None
+    rig.abort("b")
+    rig.finish_step(plan)
+    assert rig.scheduler.stats().after_abort == 8 + 1, "only the step in flight: the one before was of use"
+    rig.drain()
 
 
 def test_a_damaged_pool_is_counted_and_does_not_stop_the_loop() -> None:

@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from stoker.config import EngineConfig
+from stoker.engine.chain import pack
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import Down, State
 from stoker.fleet.supervisor import LocalReplica
@@ -25,7 +26,7 @@ from stoker.models.info import read_info
 from stoker.models.source import ModelFiles
 from stoker.types.errors import ErrorKind, StokerError
 from stoker.types.sampling import SamplingParams
-from stoker.types.wire import Generate, Progress, Ready
+from stoker.types.wire import Generate, KVNews, KVSnapshot, Progress, Ready
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 CONFIG = EngineConfig(device="cpu", dtype="float32", threads=1, kv_memory=1 << 20)
@@ -89,6 +90,54 @@ async def test_the_second_time_comes_from_the_cache(replica: LocalReplica) -> No
     third, last = await collect(replica, request("c", PROMPT, domain="other tenant"))
     assert third == first
     assert last.cached == 0
+
+
+class Mirror:
+    """What a router knows of one replica's cache."""
+
+    def __init__(self) -> None:
+        self.blocks: set[bytes] = set()
+        self.snapshots = 0
+        self.last: KVNews | None = None
+
+    def take(self, news: KVNews) -> None:
+        if isinstance(news, KVSnapshot):
+            self.snapshots += news.first
+            self.blocks = (set() if news.first else self.blocks) | set(links(news.blocks))
+        else:
+            assert self.last is not None
+            assert news.seq == self.last.seq + 1
+            self.blocks = (self.blocks - set(links(news.removed))) | set(links(news.stored))
+        self.last = news
+
+
+def links(joined: bytes) -> list[bytes]:
+    return [joined[at : at + 16] for at in range(0, len(joined), 16)]
+
+
+async def test_its_cache_is_told_block_by_block_in_every_life(tiny_llama: ModelFiles) -> None:
+    mirror, spec = Mirror(), spec_for(tiny_llama)
+    scheme = spec("").scheme
+    replica = LocalReplica(spec, on_kv=mirror.take)
+    await replica.start()
+    await until(lambda: mirror.snapshots == 1)
+    assert mirror.blocks == set()
+    prompt = PROMPT * 3
+    named = scheme.extend(b"", scheme.root(domain="t"), pack(prompt))
+    asked = msgspec.structs.replace(request("a", prompt, domain="t"), links=named)
+    tokens, _ = await collect(replica, asked)
+    whole = scheme.extend(b"", scheme.root(domain="t"), pack(prompt + tokens))
+    await until(lambda: mirror.blocks == set(scheme.blocks(whole)) != set())
+    replica.resubscribe()
+    await until(lambda: mirror.snapshots == 2)
+    assert mirror.blocks == set(scheme.blocks(whole))
+    assert replica.pid
+    os.kill(replica.pid, signal.SIGKILL)
+    await until(lambda: mirror.snapshots == 3)
+    assert mirror.blocks == set(), "another life begins with an empty cache"
+    await collect(replica, asked)
+    await until(lambda: mirror.blocks == set(scheme.blocks(whole)))
+    await replica.stop()
 
 
 async def test_leaving_frees_everything(replica: LocalReplica) -> None:
