@@ -45,6 +45,9 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
+_CHUNKS = msgspec.json.Decoder(_Chunk)
+
+
 class Client:
     """Use as `async with`. A connection for each request: any number runs at once, and no server's way of ending
     kept connections plays a part."""
@@ -101,7 +104,7 @@ class Client:
                     detail = (await response.text())[:400]
                     raise BenchError(f"POST /v1/completions answered {response.status}: {detail}")
                 async for data in _events(response):
-                    chunk = msgspec.json.decode(data, type=_Chunk)
+                    chunk = _CHUNKS.decode(data)
                     if chunk.error is not None:
                         raise BenchError(f"the stream ended in an error: {chunk.error}")
                     if any(choice.text or choice.finish_reason for choice in chunk.choices):
@@ -123,12 +126,17 @@ class Client:
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
     """The data of each server-sent event up to [DONE]; comments and other fields are passed over."""
-    while line := await response.content.readline():
-        if line.startswith(b"data:"):
-            data = line[5:].strip()
-            if data == b"[DONE]":
-                return
-            yield data
+    begun = b""
+    async for received in response.content.iter_any():
+        *lines, begun = (begun + received).split(b"\n")
+        if len(begun) > MAX_EVENT:
+            raise BenchError(f"a line of the stream is longer than {MAX_EVENT} bytes")
+        for line in lines:
+            if line.startswith(b"data:"):
+                data = line[5:].strip()
+                if data == b"[DONE]":
+                    return
+                yield data
 
 
 async def run_single(client: Client, prompts: list[list[int]], output: int) -> Timings:

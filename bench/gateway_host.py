@@ -1,4 +1,7 @@
-"""Stoker as `stoker serve` puts it together, but over bench.fake_engine. `python -m bench.gateway_host PORT`"""
+"""Stoker as `stoker serve` puts it together, but over bench.fake_engine.
+
+`python -m bench.gateway_host PORT [options of bench.fake_engine]`
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import secrets
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvloop
@@ -23,7 +27,7 @@ from stoker.service.pipeline import Service
 from stoker.service.tenants import Tenants
 
 
-async def host(port: int) -> None:
+async def host(port: int, options: Sequence[str]) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -35,7 +39,7 @@ async def host(port: int) -> None:
     def spec(endpoint: str) -> EngineSpec:
         return EngineSpec(files=files, info=info, config=EngineConfig(), endpoint=endpoint, chain_key=key)
 
-    replica = LocalReplica(spec, command=(sys.executable, "-m", "bench.fake_engine"))
+    replica = LocalReplica(spec, command=(sys.executable, "-m", "bench.fake_engine", *options))
     await replica.start()
     try:
         service = Service(TextModel.load(files), info, replica, scheme=spec("").scheme)
@@ -48,4 +52,4 @@ async def host(port: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(host(int(sys.argv[1])))
+    uvloop.run(host(int(sys.argv[1]), sys.argv[2:]))

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+import uvloop
 from rich.console import Console
 
 from bench import gateway, machine
@@ -155,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.json.write_bytes(report.to_json())
 
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        asyncio.run(run(report, options.peers, sizes, options.rounds, save))
+        uvloop.run(run(report, options.peers, sizes, options.rounds, save))
     save()
     out = Console()
     out.print(table(report))
