@@ -12,7 +12,7 @@ DEV := $(VENV)/.dev
 SHORT_BENCH := --only a,b,e,f,g --peers stoker,transformers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test conformance lint bench clean
+.PHONY: help setup serve test conformance soak lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,10 +23,13 @@ serve: $(RUNTIME) ## serve the demo model on 127.0.0.1:8000 (sets up by itself; 
 	@exec $(BIN)/stoker serve --model demo --data-dir ./.stoker $(ARGS)
 
 test: lint ## lint, then run every test (sets up by itself; ARGS="tests/cli -x")
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not soak" $(ARGS)
 
 conformance: $(DEV) ## prompts, answers and constrained calls against the published ones, at length (ARGS="-k render")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m slow tests/conformance $(ARGS)
+
+soak: $(DEV) ## the tests that take minutes: a 200k-token prompt over HTTP with short questions beside it (ARGS="-k 200k")
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v -m soak $(ARGS)
 
 lint: $(DEV) ## formatting, lint rules, types and the direction of imports
 	$(BIN)/ruff format --check .

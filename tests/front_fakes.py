@@ -142,7 +142,7 @@ class FakeBackend:
                     case _:
                         tokens = [self._token(token, request) for token in act]
                         output += len(tokens)
-                        yield Progress(id=request.id, tokens=tokens, cached=self.cached, output=output)
+                        yield Progress(id=request.id, tokens=tokens, cached=self.cached, output=output, waited=2)
         finally:
             if not ended:
                 self.aborted.append(request.id)

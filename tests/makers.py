@@ -229,14 +229,14 @@ def kimi_k25(**changes: int) -> Maker:
     """Kimi-K2.5: a language model beside a vision tower, its routed experts in INT4. `changes` are other sizes."""
     whole = read("kimi-k2.5").config
     text = {**whole["text_config"], **LATENT, **changes}
-    layers = text["num_hidden_layers"]
+    layers, sight = text["num_hidden_layers"], {**SIGHT, "text_hidden_size": text["hidden_size"]}
     return Maker(
         config=text,
         shapes={**_frame(text, layers), **_latent(text, layers), **_feeds(text, layers)},
         quantised=r".*\.experts\..*",
-        outer={**whole, "vision_config": SIGHT},
+        outer={**whole, "vision_config": sight},
         prefix="language_model.",
-        others=_vision(SIGHT, text["hidden_size"]),
+        others=_vision(sight, text["hidden_size"]),
         tokenizer=write_kimi_tokenizer,
         eos=("[EOS]",),  # the other, which ends a turn, is in the generation configuration only
         generation_eos=("<|im_end|>",),

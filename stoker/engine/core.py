@@ -148,5 +148,6 @@ class EngineCore:
             tokens=outcome.tokens,
             cached=outcome.cached,
             output=outcome.output,
+            waited=outcome.waited,
             finish=outcome.finish,
         )

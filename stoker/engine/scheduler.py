@@ -38,6 +38,7 @@ class Outcome:
     tokens: list[SampledToken]
     cached: int
     output: int
+    waited: int = 0
     finish: FinishReason | None = None
     error: str | None = None
 
@@ -130,6 +131,7 @@ class Scheduler:
             max_output=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             grammar=request.grammar,
             reasoning=request.reasoning,
+            arrived=self._count.steps,
             held=held,
         )
         self._next_number += 1
@@ -154,7 +156,7 @@ class Scheduler:
         else:
             self._count.after_abort += sum(work.count for work in self._landed if work.seq == seq.number)
             self._end(seq)
-        return Outcome(request_id, [], seq.hit or 0, seq.output, "abort")
+        return Outcome(request_id, [], seq.hit or 0, seq.output, finish="abort")
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to compute."""
@@ -312,7 +314,10 @@ class Scheduler:
                 finish = "length"
                 break
         assert finish or tokens, "a sampling sequence must get a token or an error"
-        return Outcome(seq.request, tokens, seq.hit or 0, seq.output, finish, sampled.error)
+        told = 0
+        if not seq.waited:
+            told = seq.waited = self._count.steps + 1 - seq.arrived
+        return Outcome(seq.request, tokens, seq.hit or 0, seq.output, told, finish, sampled.error)
 
     def _end(self, seq: Sequence) -> None:
         self._residency.leave(seq)

@@ -38,6 +38,8 @@ class Sequence:
     awaits    link of a page that another sequence computes, before which it is not let in
     overtaken how many went before it while it waited for blocks
     refused   releases that the pool had seen when there was no room for it: more are needed before the next try
+    arrived   steps that had been made when it came
+    waited    steps from then to its first token, that step included; 0 before
     held      its grammar is still being compiled: it is not let in
 
     Where the model keeps states (`states.py`):
@@ -58,6 +60,7 @@ class Sequence:
     grammar: str | None = None
     reasoning: Reasoning | None = None
     held: bool = False
+    arrived: int = 0
     output: int = 0
     prompt_len: int = field(init=False)
     stop_ids: frozenset[int] = field(init=False)
@@ -72,6 +75,7 @@ class Sequence:
     published: int = 0
     awaits: bytes | None = None
     overtaken: int = 0
+    waited: int = 0
     refused: int | None = None
     slot: int | None = None
     target: int | None = None

@@ -174,4 +174,5 @@ class _Run:
                 "tokens_in": usage.input,
                 "tokens_cached": usage.input_cached,
                 "tokens_out": usage.output,
+                "steps_waited": self.generation.waited,
             }

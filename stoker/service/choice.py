@@ -63,6 +63,7 @@ class Choice:
 
     begun      the engine has news of it, so its prompt was computed
     cached     prompt tokens the engine found in its prefix cache
+    waited     engine steps from its arrival there to its first token
     output     tokens generated so far, `reasoning` of them before the answer
     done       nothing follows; with progress left unread, the engine must be told to stop
     """
@@ -80,6 +81,7 @@ class Choice:
         self.index = index
         self.begun = False
         self.cached = 0
+        self.waited = 0
         self.output = 0
         self.reasoning = 0
         self.done = False
@@ -98,6 +100,7 @@ class Choice:
         """Events for one step's progress. Raises StokerError if the engine could not finish this choice."""
         self.begun = True
         self.cached = max(self.cached, progress.cached)
+        self.waited = max(self.waited, progress.waited)
         self.output = max(self.output, progress.output)
         if progress.finish == "error":
             raise StokerError(

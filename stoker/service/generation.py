@@ -74,6 +74,11 @@ class Generation:
             output_reasoning=sum(choice.reasoning for choice in self.choices),
         )
 
+    @property
+    def waited(self) -> int:
+        """Engine steps until all choices had begun."""
+        return max(choice.waited for choice in self.choices)
+
     async def events(self) -> AsyncGenerator[Event]:
         """All events: `Begun` with the engine's first news, `Done` last. Closing it early aborts what still runs in the
         engine."""

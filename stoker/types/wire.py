@@ -87,13 +87,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     `cached` is the number of tokens, of the prompt and of the `output_ids` that came with it, that were served from
     the prefix cache, fixed when the request was first scheduled. `tokens` never contains the stop id that ended the
     output. `output` is the running number of tokens generated (a stop id that ended the output counts: it was
-    computed), `output_ids` included.
+    computed), `output_ids` included. `waited` is told once, with the first token: how many steps the engine has made
+    since the request came, the one that made this token included.
     """
 
     id: str
     tokens: list[SampledToken] = []
     cached: int = 0
     output: int = 0
+    waited: int = 0
     finish: FinishReason | None = None
 
 

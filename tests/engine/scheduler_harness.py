@@ -158,6 +158,7 @@ class Rig:
         self.tokens: dict[str, list[int]] = {}
         self.last: dict[str, Outcome] = {}
         self.first_step: dict[str, int] = {}
+        self.added: dict[str, int] = {}  # steps made before; those added past this rig come before the first
         self.steps = 0
         self.plans: list[StepPlan] = []
 
@@ -186,6 +187,7 @@ class Rig:
         self.requests[name] = request
         self.tokens[name] = []
         self.last.pop(name, None)
+        self.added[name] = self.steps
         self.executor.domains.append(domain)
         return len(self.executor.domains) - 1
 
@@ -193,6 +195,8 @@ class Rig:
         assert outcome.request not in self.last or self.last[outcome.request].finish is None, "news after the end"
         self.tokens[outcome.request] += [token.id for token in outcome.tokens]
         self.first_step.setdefault(outcome.request, self.steps)
+        first = outcome.request not in self.last and outcome.finish != "abort"
+        assert outcome.waited == (self.steps - self.added.get(outcome.request, 0) if first else 0), "told once"
         if outcome.request in self.last:
             assert outcome.cached == self.last[outcome.request].cached, "cached is fixed"
         self.last[outcome.request] = outcome

@@ -245,6 +245,7 @@ def test_a_short_question_beside_a_long_prompt_is_answered_within_three_steps() 
             while "short" not in rig.last:
                 rig.step()
             assert rig.steps - asked <= 3
+            assert rig.last["short"].waited == rig.steps - asked
 
 
 def test_a_long_prompt_gets_on_beside_a_stream_of_short_ones() -> None:

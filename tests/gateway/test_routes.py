@@ -218,7 +218,7 @@ async def test_one_log_line_a_request_with_the_session_but_no_content(server, ca
     (record,) = [record for record in caplog.records if getattr(record, "action", "") == "http.request"]
     assert record.session == [*SESSIONS, "key"][first]
     assert (record.method, record.path, record.status, record.request) == ("POST", CHAT, 200, "r1")
-    assert (record.tokens_in, record.tokens_cached, record.tokens_out) == (12, 3, 12)
+    assert (record.tokens_in, record.tokens_cached, record.tokens_out, record.steps_waited) == (12, 3, 12, 2)
     assert (record.tenant, record.lane) == ("local", "standard")
     assert record.ms > 0
     assert "SECRET" not in str(vars(record))

@@ -89,9 +89,9 @@ def test_special_tokens_have_logprobs_but_no_text():
 
 def test_counts_only_grow():
     made = choice()
-    made.push(Progress(id="x", cached=64, output=3))
+    made.push(Progress(id="x", cached=64, output=3, waited=2))
     made.push(Progress(id="x", output=5))
-    assert (made.cached, made.output) == (64, 5)
+    assert (made.cached, made.output, made.waited) == (64, 5, 2)
 
 
 @pytest.mark.parametrize(("finish", "code"), [("error", "generation_failed"), ("abort", "engine_stopped")])
