@@ -115,6 +115,13 @@ def test_files_stay_short() -> None:
     assert not long, f"400 lines or more: {long}"
 
 
+def test_no_two_test_modules_have_one_name() -> None:
+    """There are no packages in tests: of two modules with one name pytest would import only the first."""
+    names = [path.name for path in TEXTS if path.is_relative_to(ROOT / "tests") and path.suffix == ".py"]
+    twice = sorted({name for name in names if names.count(name) > 1} - {"conftest.py"})
+    assert not twice, f"in several folders: {twice}"
+
+
 def test_every_file_of_code_says_what_it_owns() -> None:
     silent = [
         path.relative_to(ROOT).as_posix()
