@@ -62,12 +62,14 @@ class FakeText:
         self.family = family
         self.state = state
         self.rendered: list[ChatRequest] = []
+        self.owners: list[str | None] = []
 
     def prompt_state(self, prompt_ids: Sequence[int]) -> StartState:
         return self.state
 
-    def render(self, request: ChatRequest) -> list[int]:
+    def render(self, request: ChatRequest, *, owner: str | None = None) -> list[int]:
         self.rendered.append(request)
+        self.owners.append(owner)
         return self.encode("".join(f"{m.role}:{m.content}\n" for m in request.messages))
 
     def encode(self, text: str) -> list[int]:

@@ -68,14 +68,14 @@ class InfoRoutes:
         async with self._door:
             request = await self._door.read(exchange, decode_tokenize)
             service = self._find(request.model)
-            tokens = (await service.tokenize(request))[0]
+            tokens = (await service.tokenize(request, owner=_owner(tenant)))[0]
             await exchange.reply(200, encode_tokens(tokens, service.context))
 
     async def count_tokens(self, exchange: Exchange, tenant: Tenant) -> None:
         async with self._door:
             request = await self._door.read(exchange, decode_count)
-            service = self._catalog.find(request.model)
-            await exchange.reply(200, encode_count(len((await service.tokenize(request))[0])))
+            tokens = (await self._catalog.find(request.model).tokenize(request, owner=_owner(tenant)))[0]
+            await exchange.reply(200, encode_count(len(tokens)))
 
     async def detokenize(self, exchange: Exchange, tenant: Tenant) -> None:
         async with self._door:
@@ -93,3 +93,8 @@ class InfoRoutes:
 
 def not_found(path: str) -> StokerError:
     return StokerError(ErrorKind.NOT_FOUND, "unknown_route", f"There is no route {path[:200]}.")
+
+
+def _owner(tenant: Tenant) -> str | None:
+    """For whom texts may be remembered."""
+    return tenant.name if tenant.retain else None

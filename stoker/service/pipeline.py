@@ -85,8 +85,8 @@ class Service:
     ) -> Generation:
         """Render, count and check a request; nothing is generated before its events are read.
 
-        `tenant` comes from the caller's key and decides who may share this prompt's cache. Its session's next prompt
-        is compared with this one only if `remember` is set. Raises StokerError.
+        `tenant` comes from the caller's key and decides who may share this prompt's cache. Nothing of the prompt is
+        kept for its next one here unless `remember` is set. Raises StokerError.
         """
         self._check_ready()
         prompts, links, divergence = await self._in_thread(
@@ -111,9 +111,10 @@ class Service:
             backend=self.backend,
         )
 
-    async def tokenize(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
-        """The prompt of a chat, or each prompt of a completion, as token ids; in a thread of the text pool."""
-        return await self._in_thread(lambda: self._encode(request), _size(request))
+    async def tokenize(self, request: ChatRequest | CompletionRequest, *, owner: str | None = None) -> list[list[int]]:
+        """The prompt of a chat, or each prompt of a completion, as token ids; in a thread of the text pool. What is
+        remembered of its texts is `owner`'s, a tenant."""
+        return await self._in_thread(lambda: self._encode(request, owner), _size(request))
 
     async def decode(self, ids: tuple[int, ...]) -> str:
         """Token ids as text, special tokens included. Raises StokerError for ids outside the vocabulary."""
@@ -141,7 +142,7 @@ class Service:
 
     def _read(self, request: ChatRequest | CompletionRequest, tenant: str, *, remember: bool) -> _Prompts:
         """Render, count and hash; what a session's last prompt shares with this one is not hashed again."""
-        prompts = self._encode(request)
+        prompts = self._encode(request, tenant if remember else None)
         for position, ids in enumerate(prompts):
             self._check_length(len(ids), at_least=False, param=_param(request, position))
         if remember and request.session is not None and len(prompts) == 1:
@@ -149,13 +150,13 @@ class Service:
             return _Prompts(prompts, [links], divergence)
         return _Prompts(prompts, [self._sessions.links(tenant, ids) for ids in prompts], None)
 
-    def _encode(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
+    def _encode(self, request: ChatRequest | CompletionRequest, owner: str | None) -> list[list[int]]:
         for token in request.sampling.logit_bias:
             self._check_ids((token,), "logit_bias")
         if isinstance(request, ChatRequest):
             self._refuse_images(request)
             self._check_chars(_size(request), "messages")
-            return [self._text.render(request)]
+            return [self._text.render(request, owner=owner)]
         return [self._encode_prompt(request, position) for position in range(len(request.prompts))]
 
     def _encode_prompt(self, request: CompletionRequest, position: int) -> list[int]:

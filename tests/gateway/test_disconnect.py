@@ -50,10 +50,10 @@ async def test_while_the_prompt_is_rendered(launch):
     render, started = server.text.render, asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def slow(request):
+    def slow(request, **options):
         loop.call_soon_threadsafe(started.set)
         time.sleep(0.2)
-        return render(request)
+        return render(request, **options)
 
     server.text.render = slow
     async with connect(server) as (_, writer):

@@ -249,6 +249,18 @@ async def test_a_session_is_told_what_its_prompts_lose(launch, caplog):
     assert [getattr(line, "prefix_lost", None) for line in lines] == [None, 0, size - 11, None, None, None]
 
 
+async def test_texts_are_remembered_for_their_tenant_alone(launch):
+    """And for nobody where a tenant allows it not."""
+    server = await launch(
+        tenants=(*TWO, Tenant(name="eve", key_sha256=hashlib.sha256(b"key-e").hexdigest(), retain=False))
+    )
+    count = chat_body()
+    for key in ("key-a", "key-b", "key-e"):
+        for path, body in ((CHAT, chat_body()), ("/v1/messages/count_tokens", count), ("/v1/tokenize", count)):
+            assert (await ask(server, post(path, body, x_api_key=key))).status == 200
+    assert server.text.owners == [owner for owner in ("ann", "bob", None) for _ in range(3)]
+
+
 async def test_the_log_tells_how_a_request_ended(launch, caplog):
     caplog.set_level(logging.INFO, "stoker")
     server = await launch(FakeBackend(lambda _: [b"abc", "error"]))

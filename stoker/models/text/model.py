@@ -6,6 +6,7 @@ Puts together what others own: the vocabulary, the family's renderer or the mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from stoker.models.gguf_meta import read_metadata
@@ -16,6 +17,7 @@ from stoker.models.text.conversation import variables
 from stoker.models.text.detokenizer import Detokenizer
 from stoker.models.text.family import Family, detect_family
 from stoker.models.text.gguf_tokenizer import from_metadata, special_texts
+from stoker.models.text.memo import Memo, nothing_known
 from stoker.models.text.parse.format import StartState
 from stoker.models.text.renderers import RENDERERS, serve
 from stoker.models.text.taught import knows_tools, teach
@@ -52,6 +54,7 @@ class TextModel:
         self.vocabulary = vocabulary
         self.vocab_size = vocabulary.size
         self.special_ids = vocabulary.special
+        self._memo = Memo()
         self._specials = specials
         self._templates = {
             name: ChatTemplate(source, where) for name, source in templates.items() if family not in RENDERERS
@@ -85,8 +88,9 @@ class TextModel:
             family=detect_family(files, templates.get("default")),
         )
 
-    def render(self, request: ChatRequest) -> list[int]:
-        """The conversation as the model's template writes it, ready for the answer.
+    def render(self, request: ChatRequest, *, owner: str | None = None) -> list[int]:
+        """The conversation as the model's template writes it, ready for the answer. The tokens of its texts are kept
+        for `owner`'s next request, if there is one.
 
         Only what the template writes can become a control token; everything from the client is ordinary text. Unless
         the request says otherwise, reasoning of earlier turns stays where the template has a switch for it: a prompt
@@ -97,7 +101,9 @@ class TextModel:
             parts = self._control.join(serve(self.family, request))
         else:
             parts = self._control.split(self._from_template(request))
-        return self.vocabulary.encode_parts(parts)
+        return self.vocabulary.encode_parts(
+            parts, nothing_known if owner is None else partial(self._memo.encode, owner)
+        )
 
     def prompt_state(self, prompt_ids: Sequence[int]) -> StartState:
         """What the prompt leaves open for the answer, as its last tag says."""

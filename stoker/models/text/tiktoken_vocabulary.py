@@ -18,6 +18,7 @@ from tokenizers import AddedToken
 
 from stoker.models.source import ModelError, read_json
 from stoker.models.text.detokenizer import ByteLevelDetokenizer, Detokenizer
+from stoker.models.text.memo import Known, nothing_known
 
 RANKS, CONFIG = "tiktoken.model", "tokenizer_config.json"
 _RESERVED = 256  # ids after the ranks; those without a name in the configuration are called after their number
@@ -62,20 +63,26 @@ class TiktokenVocabulary:
         pieces = (text[start:end] for start, end in pairwise(cuts))
         return [index for piece in pieces for index in self._encoding.encode(piece, allowed_special="all")]
 
-    def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
-        ids: list[int] = []
+    def encode_parts(self, parts: Sequence[str | int], known: Known = nothing_known) -> list[int]:
+        pieces: list[str | int] = []
         cuts = _cuts("".join(part if isinstance(part, str) else self.added[part].content for part in parts))
         at = 0  # in characters of the whole
         for part in parts:
             if isinstance(part, int):
-                ids.append(part)
+                pieces.append(part)
                 at += len(self.added[part].content)
                 continue
             inside = [cut - at for cut in cuts if at < cut < at + len(part)] if cuts else []
-            for start, end in pairwise([0, *inside, len(part)]):
-                ids += self._encoding.encode_ordinary(part[start:end])
+            pieces += (part[start:end] for start, end in pairwise([0, *inside, len(part)]))
             at += len(part)
+        encoded = iter(known([piece for piece in pieces if isinstance(piece, str)], self._encode))
+        ids: list[int] = []
+        for piece in pieces:
+            ids += (piece,) if isinstance(piece, int) else next(encoded)
         return ids
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        return [self._encoding.encode_ordinary(text) for text in texts]
 
     def token_bytes(self, token_id: int) -> bytes:
         return self._encoding.decode_single_token_bytes(token_id) if 0 <= token_id < self.size else b""

@@ -7,6 +7,7 @@ does not, so that is what is called even for one text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from tokenizers.pre_tokenizers import Metaspace
 from stoker.models.source import ModelError
 from stoker.models.text.control import is_control
 from stoker.models.text.detokenizer import Detokenizer, Pieces, detokenizer
+from stoker.models.text.memo import Known, nothing_known
 
 
 class Vocabulary(Protocol):
@@ -30,7 +32,7 @@ class Vocabulary(Protocol):
         """A raw text: added tokens in it are recognised, and what the tokenizer itself adds (BOS) is added."""
         ...
 
-    def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
+    def encode_parts(self, parts: Sequence[str | int], known: Known = nothing_known) -> list[int]:
         """Ordinary texts, whose words never become control tokens, between the ids of control tokens. No two texts
         stand side by side."""
         ...
@@ -78,18 +80,17 @@ class LibraryVocabulary:
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode_batch_fast([text])[0].ids
 
-    def encode_parts(self, parts: Sequence[str | int]) -> list[int]:
+    def encode_parts(self, parts: Sequence[str | int], known: Known = nothing_known) -> list[int]:
         texts = [part for part in parts if isinstance(part, str)]
         first = 1 if parts and isinstance(parts[0], str) else 0
-        head = self._ordinary.encode_batch_fast(texts[:first], add_special_tokens=False)
-        rest = self._inner.encode_batch_fast(texts[first:], add_special_tokens=False)
-        encoded = iter([*head, *rest])
+        head = self._encode(self._ordinary, texts[:first])
+        encoded = iter([*head, *known(texts[first:], partial(self._encode, self._inner))])
         ids: list[int] = []
         for part in parts:
             if isinstance(part, int):
                 ids.append(part)
             else:
-                ids += self._spelled(next(encoded).ids)
+                ids += next(encoded)
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -97,6 +98,9 @@ class LibraryVocabulary:
 
     def detokenizer(self, *, skip_special: bool) -> Detokenizer:
         return detokenizer(self._pieces, skip_special=skip_special)
+
+    def _encode(self, tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+        return [self._spelled(one.ids) for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def _spelled(self, ids: list[int]) -> list[int]:
         """A vocabulary may hold a control token's text as a word of its own: that is then spelled out."""
