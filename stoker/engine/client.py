@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from stoker.engine.feed import Feed
-from stoker.types.errors import ErrorKind, StokerError
+from stoker.types.errors import ErrorKind, LostError, StokerError
 from stoker.types.wire import (
     Abort,
     EngineStats,
@@ -183,7 +183,6 @@ class EngineClient:
             inbox.put_nowait(item)
 
 
-def _forgotten() -> StokerError:
-    return StokerError(
-        ErrorKind.UNAVAILABLE, "engine_lost_client", "The engine dropped this request because its reader stood still."
-    )
+def _forgotten() -> LostError:
+    message = "The engine dropped this request because its reader stood still."
+    return LostError("engine_lost_client", message, suspect=False)

@@ -1,12 +1,13 @@
-"""The one interface to whatever generates tokens: our engine in its own process, later any other server."""
+"""The seams of the fleet: what the service asks to generate tokens, and what one replica must be able to do."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 import msgspec
 
+from stoker.fleet.route import Route
 from stoker.types.wire import EngineStats, Generate, Progress, Ready
 
 
@@ -27,27 +28,96 @@ class Down(msgspec.Struct, frozen=True, kw_only=True):
 State = Starting | Ready | Down
 
 
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One replica, for people and probes.
+
+    status         starting, ready, draining (finishes what it has), drained (stopped, until that is undone), down
+    reason         why it is down
+    in_flight      requests that it works on
+    restarts       how often its engine was started anew after it had died
+    heartbeat_age  seconds since the engine's own loop showed that it moves, while it is ready
+    engine         the newest heartbeat's figures
+    """
+
+    status: str
+    stage: str | None = None
+    fraction: float | None = None
+    reason: str | None = None
+    zone: str = ""
+    in_flight: int = 0
+    restarts: int = 0
+    heartbeat_age: float | None = None
+    engine: EngineStats | None = None
+
+
 class Backend(Protocol):
-    """Generates tokens for prompts. One object per replica, used from one event loop."""
+    """All replicas of one model, to the service. Used from one event loop."""
+
+    @property
+    def state(self) -> State:
+        """`Ready` as soon as one replica is; its `context` is then the shortest, its `kv_tokens` the sum."""
+        ...
+
+    def replicas(self) -> Mapping[str, ReplicaStatus]: ...
+
+    def generate(self, request: Generate, route: Route) -> AsyncGenerator[Progress]:
+        """Tokens of `request` as they are made; the last item carries `finish`.
+
+        A replica that dies is no error as long as another can go on. Raises `StokerError`: UNAVAILABLE while none
+        serves, CAPACITY when all queues are full, INVALID when the request can never fit. Closing the generator early
+        (or cancelling its reader) aborts the request in the engine, which frees its blocks at the next step.
+        """
+        ...
+
+
+class Replica(Protocol):
+    """One engine, to the pool: a process of ours, later any other server. `name` is MODEL/NUMBER."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def zone(self) -> str: ...
+
+    @property
+    def slots(self) -> int:
+        """Sequences that run at the same time."""
+        ...
 
     @property
     def state(self) -> State: ...
 
     @property
-    def stats(self) -> EngineStats | None:
-        """The newest heartbeat's figures; None before the first."""
-        ...
+    def stats(self) -> EngineStats | None: ...
 
     @property
     def heartbeat_age(self) -> float:
         """Seconds since the engine's own loop last showed that it moves; infinity while there is none."""
         ...
 
-    def generate(self, request: Generate) -> AsyncGenerator[Progress]:
-        """Tokens of `request` as they are made; the last item carries `finish`.
+    @property
+    def restarts(self) -> int: ...
 
-        Raises `StokerError`: UNAVAILABLE while no engine serves or when it dies midway, CAPACITY when its queue is
-        full, INVALID when the request can never fit. Closing the generator early (or cancelling its reader) aborts
-        the request in the engine, which frees its blocks at the next step.
-        """
+    def generate(self, request: Generate) -> AsyncGenerator[Progress]:
+        """As `Backend.generate`, but a request that this engine loses raises `LostError`."""
+        ...
+
+    async def start(self) -> None:
+        """Return at once; `state` tells how far it is."""
+        ...
+
+    async def stop(self) -> None:
+        """Leave nothing behind. Requests that run are lost."""
+        ...
+
+    def evict(self) -> None:
+        """Lose every request that runs here, so that it goes on elsewhere."""
+        ...
+
+    def kill(self, reason: str) -> None:
+        """End an engine that no longer answers; it is then restarted like one that died."""
+        ...
+
+    async def resubscribe(self) -> None:
+        """Have the engine tell anew what is in its prefix cache."""
         ...

@@ -1,7 +1,7 @@
-"""One engine process of our own as a `Backend`: started, watched, restarted.
+"""One engine process of our own as a `Replica`: started, watched, restarted.
 
 Owns the process and its run folder. Does not route (one replica) and does not decide that a silent engine hangs: it
-reports the age of the last heartbeat.
+reports the age of the last heartbeat, and ends the engine when it is told to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 from stoker.engine.client import EngineClient, Status
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import Down, Starting, State
-from stoker.types.errors import ErrorKind, StokerError
+from stoker.types.errors import ErrorKind, LostError, StokerError
 from stoker.types.wire import EngineStats, Generate, KVNews, Progress, Ready
 
 BACKOFF_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -35,23 +35,36 @@ log = logging.getLogger(__name__)
 
 
 class LocalReplica:
-    """An engine in a child process. `await start()`, then use as a `Backend`; `await stop()` leaves no process.
+    """An engine in a child process. `await start()`, then use as a `Replica`; `await stop()` leaves no process, and it
+    may be started again.
 
     `spec` makes the engine's specification for the endpoint it gets. An engine that fails before it ever served is not
-    tried again (`Down.final`): its model or configuration is wrong. One that served and died is restarted for ever.
-    `on_kv` gets what each life of the engine says of its prefix cache, as `EngineClient` tells it.
+    tried again (`Down.final`), for its model or configuration is wrong, unless it is `proven`: another replica of the
+    same model has served. One that served and died is restarted for ever. `loading` bounds how many engines load at the
+    same time. `on_kv` gets what each life of the engine says of its prefix cache, as `EngineClient` tells it.
     """
 
     def __init__(
         self,
         spec: Callable[[str], EngineSpec],
         *,
+        name: str = "engine",
+        zone: str = "",
+        slots: int = 64,
         command: Sequence[str] = ENGINE_COMMAND,
+        loading: asyncio.Semaphore | None = None,
+        proven: Callable[[], bool] = lambda: False,
         on_state: Callable[[State], None] = lambda _: None,
         on_kv: Callable[[KVNews], None] | None = None,
     ) -> None:
+        self.name = name
+        self.zone = zone
+        self.slots = slots
+        self.restarts = 0
         self._spec = spec
         self._command = command
+        self._loading = loading or asyncio.Semaphore(1)
+        self._proven = proven
         self._on_state = on_state
         self._on_kv = on_kv
         self._state: State = Starting(stage="starting the engine", fraction=0.0)
@@ -59,6 +72,8 @@ class LocalReplica:
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._served = False
+        self._turn = False  # it holds one of `loading`
+        self._killed: str | None = None  # why it was ended from here
         self._stopping = asyncio.Event()
 
     @property
@@ -79,21 +94,31 @@ class LocalReplica:
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start the process and return at once; `state` tells how far it is."""
-        self._set_state(self._state)
+        self._stopping.clear()
+        self._set_state(Starting(stage="starting the engine", fraction=0.0))
         self._watcher = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        if self._watcher is None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is None:
             return
         self._stopping.set()
         if self._client:
-            self._client.shutdown()
-        _, late = await asyncio.wait({self._watcher}, timeout=STOP_SECONDS)
+            await self._client.shutdown()
+        _, late = await asyncio.wait({watcher}, timeout=STOP_SECONDS)
         if late and self._process:
             _kill(self._process)
-        await self._watcher
+        await watcher
         self._set_state(Down(reason="stopped", final=True))
+
+    def evict(self) -> None:
+        if self._client:
+            self._client.fail(_moved())
+
+    def kill(self, reason: str) -> None:
+        if self._process:
+            self._killed = reason
+            _kill(self._process)
 
     def generate(self, request: Generate) -> AsyncGenerator[Progress]:
         client = self._client
@@ -108,46 +133,74 @@ class LocalReplica:
 
     async def _watch(self) -> None:
         attempt = 0
-        while True:
+        while await self._take_turn():
             started = time.monotonic()
             reason = await self._run()
             if self._stopping.is_set():
                 return
-            if not self._served:
-                self._set_state(Down(reason=reason, final=True))
+            if isinstance(self._state, Down) and self._state.final:
+                log.error("engine failed: %s", reason, extra={"action": "engine_failed", "replica": self.name})
                 return
             attempt = 0 if time.monotonic() - started > STABLE_SECONDS else attempt + 1
             pause = BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)]
-            log.error("engine stopped: %s; restarting in %.1f s", reason, pause, extra={"action": "engine_restart"})
-            self._set_state(Down(reason=f"{reason}; restarting"))
+            extra = {"action": "engine_restart", "replica": self.name}
+            log.error("engine stopped: %s; restarting in %.1f s", reason, pause, extra=extra)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return
+            self.restarts += 1
             self._set_state(Starting(stage="restarting the engine", fraction=0.0))
 
+    async def _take_turn(self) -> bool:
+        """Wait until it may load; False if it is to stop instead."""
+        turn = asyncio.ensure_future(self._loading.acquire())
+        stop = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((turn, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not turn.done():
+            turn.cancel()
+            return False
+        self._turn = True
+        return True
+
+    def _end_turn(self) -> None:
+        if self._turn:
+            self._turn = False
+            self._loading.release()
+
     async def _run(self) -> str:
-        """One life of the engine process; returns why it ended."""
+        """One life of the engine process; returns why it ended. Whoever reads `state` knows it before a request is
+        lost, so none of them is sent here again."""
+        reason = "the engine could not be started"
         folder = Path(tempfile.mkdtemp(prefix="stoker-"))  # 0700, so only this user reaches the socket
         endpoint = f"ipc://{folder}/engine"
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, start_new_session=True)
         client = EngineClient(endpoint, self._on_status, on_kv=self._on_kv)
-        self._process, self._client = process, client
+        self._process, self._client, self._killed = process, client, None
         try:
-            reason, _ = await process.communicate(msgspec.json.encode(self._spec(endpoint)))
-            return reason.decode(errors="replace").strip() or _exit_reason(await process.wait())
+            said, _ = await process.communicate(msgspec.json.encode(self._spec(endpoint)))
+            reason = self._killed or said.decode(errors="replace").strip() or _exit_reason(await process.wait())
+            return reason
         finally:
             self._process = self._client = None
             if process.returncode is None:
                 _kill(process)
                 await process.wait()
-            client.fail(_crashed())
+            self._end_turn()
+            if self._stopping.is_set():
+                client.fail(_moved())
+            else:
+                final = not (self._served or self._proven())
+                self._set_state(Down(reason=reason if final else f"{reason}; restarting", final=final))
+                client.fail(_crashed())
             await client.close()
             shutil.rmtree(folder, ignore_errors=True)
 
     def _on_status(self, status: Status) -> None:
         if isinstance(status, Ready):
             self._served = True
+            self._end_turn()
             self._set_state(status)
         else:
             self._set_state(Starting(stage=status.stage, fraction=status.fraction))
@@ -167,13 +220,13 @@ def unavailable(state: State) -> StokerError:
     return StokerError(ErrorKind.UNAVAILABLE, "engine_down", text, retry_after=5.0)
 
 
-def _crashed() -> StokerError:
-    return StokerError(
-        ErrorKind.UNAVAILABLE,
-        "engine_crashed",
-        "The engine stopped while it worked on this request and is being restarted. Send it again.",
-        retry_after=5.0,
-    )
+def _crashed() -> LostError:
+    message = "The engine stopped while it worked on this request and is being restarted. Send it again."
+    return LostError("engine_crashed", message, suspect=True)
+
+
+def _moved() -> LostError:
+    return LostError("engine_stopping", "The engine was stopped while it worked on this request.", suspect=False)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

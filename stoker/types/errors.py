@@ -44,6 +44,15 @@ class StokerError(Exception):
         self.retry_after = retry_after
 
 
+class LostError(StokerError):
+    """The engine gave the request up through no fault of its client. What was sent of the output is right, and another
+    engine can go on behind it. With `suspect` the engine died while it worked on the request, which may be why."""
+
+    def __init__(self, code: str, message: str, *, suspect: bool) -> None:
+        super().__init__(ErrorKind.UNAVAILABLE, code, message, retry_after=5.0)
+        self.suspect = suspect
+
+
 def invalid(code: str, message: str, *, param: str | None = None) -> StokerError:
     """The commonest error: the request itself is wrong."""
     return StokerError(ErrorKind.INVALID, code, message, param=param)
