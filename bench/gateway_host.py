@@ -16,7 +16,8 @@ import uvloop
 
 from stoker.config import EngineConfig, GatewayConfig
 from stoker.engine.spec import EngineSpec
-from stoker.fleet.supervisor import LocalReplica
+from stoker.fleet.launcher import Host, LocalLauncher
+from stoker.fleet.pool import Pool
 from stoker.gateway.app import create_app
 from stoker.gateway.server import serve
 from stoker.models.info import read_info
@@ -34,21 +35,17 @@ async def host(port: int, options: Sequence[str]) -> None:
     files = resolve("demo", revision=None, data_dir=Path(), progress=lambda stage, fraction: None)
     info = read_info(files)
 
-    key = secrets.token_hex(32)
-
-    def spec(endpoint: str) -> EngineSpec:
-        return EngineSpec(files=files, info=info, config=EngineConfig(), endpoint=endpoint, chain_key=key)
-
-    replica = LocalReplica(spec, command=(sys.executable, "-m", "bench.fake_engine", *options))
-    await replica.start()
+    spec = EngineSpec(files=files, info=info, config=EngineConfig(), endpoint="", chain_key=secrets.token_hex(32))
+    pool = Pool("demo", LocalLauncher(Host(), spec, command=(sys.executable, "-m", "bench.fake_engine", *options)))
+    await pool.start()
     try:
-        service = Service(TextModel.load(files), info, replica, scheme=spec("").scheme)
+        service = Service(TextModel.load(files), info, pool, scheme=spec.scheme)
         catalog = Catalog()
         catalog.add(service)
         config = GatewayConfig(port=port)
         await serve(create_app(catalog, config, Tenants()), config, started=lambda port: None, stop=stop)
     finally:
-        await replica.stop()
+        await pool.stop()
 
 
 if __name__ == "__main__":

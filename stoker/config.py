@@ -55,12 +55,16 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model    `demo`, a folder, a .gguf file, or ORG/NAME on the hub
     name     what clients call it; None is the model's own name, which will do where there is only one
     aliases  further names that lead to it
+    replicas engines of it on this host, each a process of its own; threads and memory that are not set are shared out
+    zone     where they are: requests that are pinned to another zone never reach them
     """
 
     model: str = "demo"
     name: Name | None = None
     aliases: tuple[Name, ...] = ()
     revision: str | None = None
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    zone: Annotated[str, msgspec.Meta(max_length=128)] = ""
     engine: EngineConfig = EngineConfig()
 
 
@@ -91,14 +95,30 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memory_seconds: Seconds = 3600.0
 
 
+class FleetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for all replicas of all models.
+
+    recover  seconds that a request whose engine died waits for one that can go on, where no other is there at once
+    loading  engines that load at the same time: more of them get in each other's way at disk and memory
+    """
+
+    recover: Seconds = 30.0
+    loading: Count = 2
+
+
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who a key belongs to. `key_sha256` is the hex digest; the key itself is stored nowhere. With `retain` false
-    nothing that this tenant sends or gets is kept after its request, whatever the request says; the engine's prefix
-    cache, which holds no text, works all the same."""
+    """Who a key belongs to.
+
+    key_sha256  hex digest of the key; the key itself is stored nowhere
+    retain      false: nothing that this tenant sends or gets is kept after its request, whatever the request says; the
+                engine's prefix cache, which holds no text, works all the same
+    zone        its requests are served there or not at all
+    """
 
     name: str
     key_sha256: str
     retain: bool = True
+    zone: Name | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +130,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     tenants: tuple[Tenant, ...] = ()
     gateway: GatewayConfig = GatewayConfig()
+    fleet: FleetConfig = FleetConfig()
 
     @property
     def data_path(self) -> Path:
@@ -132,10 +153,11 @@ class _File(Config, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     name: Name | None = None
     revision: str | None = None
+    replicas: int | None = None
     engine: EngineConfig = EngineConfig()
 
 
-SHORTHAND = ("model", "name", "revision")  # of `_File`: what the only model has
+SHORTHAND = ("model", "name", "revision", "replicas")  # of `_File`: what the only model has
 
 
 def load(path: Path | None, overrides: dict[str, Any]) -> Config:

@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from tokenizers import AddedToken
 
-from stoker.fleet.backend import State
+from stoker.fleet.backend import ReplicaStatus, State
+from stoker.fleet.route import Route
 from stoker.models.info import ModelInfo
 from stoker.models.text.parse.format import FORMATS, StartState
 from stoker.types.chat import ChatRequest
-from stoker.types.wire import EngineStats, Generate, Progress, Ready, SampledToken
+from stoker.types.wire import Generate, Progress, Ready, SampledToken
 
 EOS = 256
 BIG = 257  # a token that is 64 KiB of text in an output
@@ -116,16 +117,21 @@ class FakeBackend:
         self.state: State = Ready(
             context=context, kv_tokens=1 << 20, block_size=16, dtype="float32", device="cpu", load_seconds=0.1
         )
-        self.stats: EngineStats | None = None
         self.heartbeat_age = 0.0
         self.cached = 0
         self.requests: list[Generate] = []
+        self.routes: list[Route] = []
         self.open: set[str] = set()
         self.aborted: list[str] = []
         self.changed = asyncio.Event()
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Progress]:
+    def replicas(self) -> dict[str, ReplicaStatus]:
+        ready = isinstance(self.state, Ready)
+        return {"fake/0": ReplicaStatus(status="ready" if ready else "down", heartbeat_age=self.heartbeat_age)}
+
+    async def generate(self, request: Generate, route: Route) -> AsyncGenerator[Progress]:
         self.requests.append(request)
+        self.routes.append(route)
         self.open.add(request.id)
         self._tell()
         ended = False

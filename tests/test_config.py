@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import Config, ConfigError, EngineConfig, GatewayConfig, ModelConfig, Tenant, load
+from stoker.config import Config, ConfigError, EngineConfig, FleetConfig, GatewayConfig, ModelConfig, Tenant, load
 
 GOOD = """
 model = "ORG/NAME"
@@ -118,6 +118,7 @@ def test_the_example_in_the_documentation_loads_and_shows_every_setting(tmp_path
     tables = {
         "": (Config, [tree]),
         "gateway": (GatewayConfig, [tree["gateway"]]),
+        "fleet": (FleetConfig, [tree["fleet"]]),
         "models": (ModelConfig, tree["models"]),
         "engine": (EngineConfig, [tree["engine"], *(model.get("engine", {}) for model in tree["models"])]),
         "tenants": (Tenant, tree["tenants"]),

@@ -1,4 +1,4 @@
-"""One model as it is served: files found, engine, text side and service put together, and taken down in order."""
+"""One model as it is served: files found, engines, text side and service put together, and taken down in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 from stoker.config import Config, ModelConfig
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import State
-from stoker.fleet.supervisor import LocalReplica
+from stoker.fleet.launcher import Host, LocalLauncher
+from stoker.fleet.pool import Pool
 from stoker.models.info import ModelInfo, read_info
 from stoker.models.source import ModelFiles, resolve
 from stoker.models.text.model import TextModel
@@ -36,43 +37,43 @@ def find(config: Config, model: ModelConfig, progress: Callable[[str, float], No
 
 
 class Deployment:
-    """`start`, then `service` answers requests; `close` leaves no process. `on_state` hears of the engine."""
+    """`start`, then `service` answers requests; `close` leaves no process. `on_state` hears of the model's state."""
 
     service: Service
 
-    def __init__(self, config: Config, found: Found, chain_key: bytes, on_state: Callable[[State], None]) -> None:
+    def __init__(
+        self, config: Config, found: Found, host: Host, chain_key: bytes, on_state: Callable[[State], None]
+    ) -> None:
         self.found = found
         self._trial = GrammarTrial(found.files)
-
-        def spec(endpoint: str) -> EngineSpec:
-            return EngineSpec(
-                files=found.files,
-                info=found.info,
-                config=found.config.engine,
-                endpoint=endpoint,
-                chain_key=chain_key.hex(),
-                log_format=config.log_format,
-                log_level=config.log_level,
-            )
-
-        self._scheme = spec("").scheme
-        self._replica = LocalReplica(spec, on_state=on_state)
+        spec = EngineSpec(
+            files=found.files,
+            info=found.info,
+            config=found.config.engine,
+            endpoint="",
+            chain_key=chain_key.hex(),
+            log_format=config.log_format,
+            log_level=config.log_level,
+        )
+        self._scheme = spec.scheme
+        self._pool = Pool(
+            found.name,
+            LocalLauncher(host, spec, zone=found.config.zone),
+            replicas=found.config.replicas,
+            recover=config.fleet.recover,
+            on_state=on_state,
+        )
 
     async def start(self) -> None:
-        """The engine loads by itself from here on; returns when text can be handled. Raises ModelError."""
-        await self._replica.start()
+        """The engines load by themselves from here on; returns when text can be handled. Raises ModelError."""
+        await self._pool.start()
         text = await asyncio.to_thread(TextModel.load, self.found.files)
         self.service = Service(
-            text,
-            self.found.info,
-            self._replica,
-            name=self.found.name,
-            trial=self._trial,
-            scheme=self._scheme,
+            text, self.found.info, self._pool, name=self.found.name, trial=self._trial, scheme=self._scheme
         )
 
     async def close(self) -> None:
         if hasattr(self, "service"):
             self.service.close()
         await self._trial.close()
-        await self._replica.stop()
+        await self._pool.stop()

@@ -20,6 +20,7 @@ EXAMPLES = """
 
   stoker serve                              the embedded demo model on 127.0.0.1:8000
   stoker serve --model ./Kimi-K2 --port 80  a folder with config.json and safetensors
+  stoker serve --replicas 4                 four engines; sessions stay where their cache is
   stoker serve --model ORG/NAME             from the Hugging Face hub, kept in the data folder
   stoker serve stoker.toml --log-format json several models, tenants, all settings: docs/configuration.md
 """
@@ -29,6 +30,9 @@ def serve(
     config_file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Settings; flags win.")] = None,
     model: Annotated[str | None, typer.Option(help="demo, a folder, a .gguf file, or ORG/NAME.")] = None,
     name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="Engines of the model, each a process of its own.", min=1)
+    ] = None,
     revision: Annotated[str | None, typer.Option(help="Commit or tag of a hub model.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (other than loopback needs keys).")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = None,
@@ -51,6 +55,7 @@ def serve(
                 "model": model,
                 "name": name,
                 "revision": revision,
+                "replicas": replicas,
                 "data_dir": data_dir and str(data_dir),
                 "log_format": log_format,
                 "log_level": log_level,

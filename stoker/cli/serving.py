@@ -18,6 +18,7 @@ from stoker.cli.output import fail
 from stoker.cli.screen import Screen
 from stoker.config import Config, ConfigError
 from stoker.fleet.backend import Down, State
+from stoker.fleet.launcher import Host
 from stoker.gateway.app import create_app
 from stoker.gateway.server import serve as serve_http
 from stoker.models.source import ModelError
@@ -57,9 +58,10 @@ async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: S
             stop.set()
 
     key, catalog, deployments = chain_key(config.data_path), Catalog(), list[Deployment]()
+    host = Host(sum(model.config.replicas for model in found), loading=config.fleet.loading)
     try:
         for model in found:
-            deployment = Deployment(config, model, key, partial(on_state, model.name))
+            deployment = Deployment(config, model, host, key, partial(on_state, model.name))
             deployments.append(deployment)
             await deployment.start()
             try:

@@ -37,15 +37,16 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
     began = time.monotonic()
     config = spec.config
     torch.set_grad_enabled(False)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    device = _device(config.device)
+    threads = config.threads or (max(1, torch.get_num_threads() // spec.engines) if spec.engines > 1 else None)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    device, sharers = _device(config.device, spec)
     dtype = preferred_dtype(device) if config.dtype == "auto" else getattr(torch, config.dtype)
     graph = load_graph(spec.files, dtype=dtype, device=device, progress=progress)
     _trim_heap()
     context = min(config.context or spec.info.context, spec.info.context)
     per_token, per_state = kv_bytes_per_token(graph, dtype), bytes_per_state(graph, dtype)
-    budget = config.kv_memory or _kv_budget(device, context * per_token + per_state)
+    budget = config.kv_memory or _kv_budget(device, context * per_token + per_state, sharers)
     blocks, slots = divide(
         budget,
         per_token,
@@ -98,24 +99,27 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
     return EngineCore(scheduler, executor, Compiler(grammars), eos_ids=spec.info.eos_ids, ready=ready)
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def _device(name: str, spec: EngineSpec) -> tuple[torch.device, int]:
+    """The device, and how many engines share it. With `auto` they are dealt out over the GPUs in turn."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto" and count:
+        alike = range(spec.place % count, spec.engines, count)
+        return torch.device("cuda", spec.place % count), len(alike)
     try:
-        device = torch.device(name)
+        device = torch.device("cpu" if name == "auto" else name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ModelError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
-    return device
+    return device, spec.engines
 
 
-def _kv_budget(device: torch.device, one_context: int) -> int:
-    """On a GPU most of what is free. On a CPU enough for two full contexts or `CPU_KV_BYTES`, within half of the memory
-    that is available: the pool is touched only as it fills."""
+def _kv_budget(device: torch.device, one_context: int, sharers: int) -> int:
+    """On a GPU most of what is free, a part of it where others come too. On a CPU enough for two full contexts or
+    `CPU_KV_BYTES`, within its part of half of the memory that is available: the pool is touched only as it fills."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return int(free * GPU_KV_SHARE)
-    return min(max(2 * one_context, CPU_KV_BYTES), _available_memory() // 2)
+        return int(free * GPU_KV_SHARE / sharers)
+    return min(max(2 * one_context, CPU_KV_BYTES), _available_memory() // (2 * sharers))
 
 
 def _trim_heap() -> None:

@@ -14,13 +14,16 @@ from stoker.models.source import ModelFiles
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """`endpoint` is the ZeroMQ address to bind; `chain_key` the hex key of the hash chain, the same for every
-    engine of one installation; `log_format` and `log_level` as in the configuration."""
+    engine of one installation; `log_format` and `log_level` as in the configuration. Of the `engines` on this host this
+    is number `place`: what is not set in `config` (device, threads, memory) is chosen so that all find room."""
 
     files: ModelFiles
     info: ModelInfo
     config: EngineConfig
     endpoint: str
     chain_key: str
+    place: int = 0
+    engines: int = 1
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

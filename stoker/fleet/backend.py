@@ -118,6 +118,6 @@ class Replica(Protocol):
         """End an engine that no longer answers; it is then restarted like one that died."""
         ...
 
-    async def resubscribe(self) -> None:
+    def resubscribe(self) -> None:
         """Have the engine tell anew what is in its prefix cache."""
         ...

@@ -25,6 +25,7 @@ class Run:
             sampling = msgspec.structs.replace(request.sampling, seed=secrets.randbits(63))
             request = msgspec.structs.replace(request, sampling=sampling)
         self.id = request.id
+        self.lane = request.lane
         self.output: list[int] = []
         self.replays = 0
         self.repeated = 0

@@ -104,7 +104,7 @@ class LocalReplica:
             return
         self._stopping.set()
         if self._client:
-            await self._client.shutdown()
+            self._client.shutdown()
         _, late = await asyncio.wait({watcher}, timeout=STOP_SECONDS)
         if late and self._process:
             _kill(self._process)
@@ -127,7 +127,6 @@ class LocalReplica:
         return client.generate(request)
 
     def resubscribe(self) -> None:
-        """Have the engine tell anew what is in its prefix cache."""
         if self._client:
             self._client.subscribe()
 

@@ -18,13 +18,23 @@ MOST_DEATHS = 6  # of one request, all in all
 
 @dataclass(slots=True)
 class Suspect:
-    """`deaths` since it last got on, `seen` in all; `alone` while nobody else may be blamed for a death."""
+    """`deaths` since it last got on, `seen` in all. While it starts `alone`, a death is its fault and nobody else's.
+    `output` tokens were sent, of these `since` before the last death."""
 
     deaths: int = 0
     seen: int = 0
     alone: bool = False
     guilty: bool = False
-    since: int = 0  # tokens of output at the last death
+    output: int = 0
+    since: int = 0
+
+    def progressed(self, output: int) -> None:
+        """It has so many tokens of output now."""
+        self.output = output
+        if self.alone:
+            self.alone, self.deaths = False, 1
+        elif self.deaths and output - self.since >= CLEARED_TOKENS:
+            self.deaths = 0
 
 
 def died(running: Iterable[Suspect]) -> None:
@@ -34,14 +44,9 @@ def died(running: Iterable[Suspect]) -> None:
     before = [suspect for suspect in blamed if suspect.deaths]
     for suspect in there:
         suspect.seen += 1
+        suspect.since = suspect.output
         suspect.guilty = suspect.guilty or suspect.seen >= MOST_DEATHS
     for suspect in blamed:
         suspect.deaths += 1
         if suspect.alone or (suspect.deaths >= 2 and before == [suspect]):
             suspect.guilty = True
-
-
-def progressed(suspect: Suspect, output: int) -> None:
-    """It has so many tokens of output now."""
-    if suspect.deaths and output - suspect.since >= CLEARED_TOKENS:
-        suspect.deaths = 0

@@ -151,7 +151,11 @@ class _Run:
 
     async def _events(self, done: Callable[[], None]) -> AsyncGenerator[Event]:
         self.generation = await self.service.start(
-            self.request, tenant=self.tenant.name, request_id=self.head.id, remember=self.tenant.retain
+            self.request,
+            tenant=self.tenant.name,
+            request_id=self.head.id,
+            zone=self.tenant.zone,
+            remember=self.tenant.retain,
         )
         self._note_divergence(self.generation.divergence)
         async with aclosing(self.generation.events()) as events:

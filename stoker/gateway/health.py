@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from stoker.config import GatewayConfig, Tenant
-from stoker.fleet.backend import Down, Starting
+from stoker.fleet.backend import Down, ReplicaStatus, Starting
 from stoker.gateway.http import Exchange
 from stoker.service.catalog import Catalog
 from stoker.service.pipeline import Service
-from stoker.types.wire import EngineStats, Ready
+from stoker.types.wire import Ready
 
 
 class ModelHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`status` is ready, starting, down, or stuck: the engine has shown no sign of life for too long. `engine` has
-    the engine's own figures."""
+    """`status` is ready, starting, down, or stuck: no engine that should serve has shown a sign of life lately."""
 
     status: str
     stage: str | None = None
     fraction: float | None = None
     reason: str | None = None
-    heartbeat_age: float | None = None
-    engine: EngineStats | None = None
+    replicas: Mapping[str, ReplicaStatus] = {}
 
 
 class _Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,16 +59,16 @@ class HealthRoutes:
         return {service.name: self._health(service) for service in self._catalog}
 
     def _health(self, service: Service) -> ModelHealth:
-        backend = service.backend
-        match backend.state:
-            case Ready() if backend.heartbeat_age > self._config.engine_silence:
-                return ModelHealth(status="stuck", heartbeat_age=round(min(backend.heartbeat_age, 1e9), 1))
+        replicas = service.backend.replicas()
+        match service.backend.state:
             case Ready():
-                return ModelHealth(status="ready", engine=backend.stats)
+                ages = [status.heartbeat_age for status in replicas.values() if status.heartbeat_age is not None]
+                stuck = min(ages, default=0.0) > self._config.engine_silence
+                return ModelHealth(status="stuck" if stuck else "ready", replicas=replicas)
             case Starting(stage=stage, fraction=fraction):
-                return ModelHealth(status="starting", stage=stage, fraction=fraction)
+                return ModelHealth(status="starting", stage=stage, fraction=fraction, replicas=replicas)
             case Down(reason=reason):
-                return ModelHealth(status="down", reason=reason)
+                return ModelHealth(status="down", reason=reason, replicas=replicas)
 
     def _is_lost(self, name: str) -> bool:
         """Nothing that this server does by itself will mend it."""

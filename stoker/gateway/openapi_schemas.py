@@ -46,8 +46,7 @@ _MODEL_HEALTH = obj(
         "stage": STRING,
         "fraction": number(0, 1),
         "reason": STRING,
-        "heartbeat_age": {"type": "number"},
-        "engine": OBJECT,
+        "replicas": {"type": "object", "additionalProperties": OBJECT},
     },
     "status",
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stoker.fleet.backend import Backend
+from stoker.fleet.route import Route
 from stoker.models.text.model import TextModel
 from stoker.service.choice import Choice
 from stoker.service.constraints import Constraint
@@ -41,6 +42,7 @@ class Generation:
     links       chain links of each prompt
     context     tokens that prompt and output may have together
     domain      who may share the prompts' cache
+    routes      where each prompt may go, and what is known of it
     divergence  where the prompt leaves the one before it in its session, if that is known
     """
 
@@ -48,6 +50,7 @@ class Generation:
     request: ChatRequest | CompletionRequest
     prompts: list[list[int]]
     links: list[bytes]
+    routes: list[Route]
     choices: list[Choice]
     constraint: Constraint
     divergence: Divergence | None
@@ -104,7 +107,7 @@ class Generation:
             domain=self.domain,
             links=self.links[which],
         )
-        async with aclosing(self.backend.generate(generate)) as steps:
+        async with aclosing(self.backend.generate(generate, self.routes[which])) as steps:
             taken = 0
             async for progress in steps:
                 events = choice.push(progress)

@@ -15,6 +15,7 @@ import msgspec
 
 from stoker.engine.chain import ChainScheme
 from stoker.fleet.backend import Backend, Down, Starting
+from stoker.fleet.route import Route
 from stoker.models.info import ModelInfo
 from stoker.models.text.model import TextModel
 from stoker.service.constraints import FREE, Constraint, Constraints
@@ -81,12 +82,19 @@ class Service:
         return state.context if isinstance(state, Ready) else self.info.context
 
     async def start(
-        self, request: ChatRequest | CompletionRequest, *, tenant: str, request_id: str, remember: bool = True
+        self,
+        request: ChatRequest | CompletionRequest,
+        *,
+        tenant: str,
+        request_id: str,
+        zone: str | None = None,
+        remember: bool = True,
     ) -> Generation:
         """Render, count and check a request; nothing is generated before its events are read.
 
-        `tenant` comes from the caller's key and decides who may share this prompt's cache. Nothing of the prompt is
-        kept for its next one here unless `remember` is set. Raises StokerError.
+        `tenant` comes from the caller's key and decides who may share this prompt's cache. With a `zone` it is served
+        there or not at all. Nothing of the prompt is kept for its next one here unless `remember` is set. Raises
+        StokerError.
         """
         self._check_ready()
         prompts, links, divergence = await self._in_thread(
@@ -102,6 +110,10 @@ class Service:
             request=request,
             prompts=prompts,
             links=links,
+            routes=[
+                Route(tenant=tenant, session=request.session, zone=zone, blocks=self._sessions.blocks(known))
+                for known in links
+            ],
             choices=choices,
             constraint=constraint,
             divergence=divergence,

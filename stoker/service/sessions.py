@@ -54,6 +54,10 @@ class Sessions:
         self._held = 0  # bytes
         self._lock = threading.Lock()
 
+    def blocks(self, links: bytes) -> list[bytes]:
+        """The logical blocks that a prompt's `links` have in them."""
+        return [] if self._scheme is None else self._scheme.blocks(links)
+
     def links(self, tenant: str, ids: Sequence[int]) -> bytes:
         """The links of a prompt that belongs to no session, all of them made anew."""
         return self._link(tenant, b"", pack(ids))

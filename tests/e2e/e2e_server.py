@@ -49,9 +49,14 @@ class Server:
         whole, _, _ = self.log.read_text(encoding="utf-8").rpartition("\n")  # the last line may be half written
         return [json.loads(line) for line in whole.splitlines()]
 
-    def engine_pid(self) -> int:
+    def engine_pids(self) -> list[int]:
+        """In the order in which they were started."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text(encoding="ascii")
-        return int(children.split()[0])
+        commands = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.split()}
+        return [pid for pid, command in commands.items() if b"stoker.engine" in command]
+
+    def engine_pid(self) -> int:
+        return self.engine_pids()[0]
 
     async def idle(self, model: str = "demo", within: float = 10.0) -> dict[str, Any]:
         """The figures of the model's engine once it runs nothing."""

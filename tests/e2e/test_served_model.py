@@ -55,7 +55,7 @@ def test_several_choices_cost_one_prompt(server: Server) -> None:
         """Once the heartbeat has told of all that was done before."""
         time.sleep(1.5)
         with urllib.request.urlopen(f"{server.url}/health/ready", timeout=5.0) as response:
-            return json.load(response)["models"]["demo"]["engine"]["prefill_tokens"]
+            return json.load(response)["models"]["demo"]["replicas"]["demo/0"]["engine"]["prefill_tokens"]
 
     before = prefilled()
     question = "Which of these numbers is the largest? " + " ".join(map(str, range(7000, 7200)))
@@ -132,7 +132,7 @@ async def test_a_client_that_leaves_the_queue(server: Server) -> None:
         end = time.monotonic() + 30.0
         while True:
             async with http.get(f"{server.url}/health/ready") as response:
-                if (await response.json())["models"]["demo"]["engine"]["waiting"] >= 16:
+                if (await response.json())["models"]["demo"]["replicas"]["demo/0"]["engine"]["waiting"] >= 16:
                     break
             assert time.monotonic() < end, "nothing queued"
             await asyncio.sleep(0.05)
@@ -212,26 +212,30 @@ def test_no_process_that_handles_text_has_torch(server: Server) -> None:
     assert has_torch(server.engine_pid())
 
 
-async def test_an_engine_that_dies_is_seen_answered_and_mended(tmp_path: Path) -> None:
+async def test_an_engine_that_dies_is_seen_and_mended_and_its_stream_goes_on(tmp_path: Path) -> None:
     server = Server(tmp_path).wait_ready()
     try:
         async with async_client(server) as api:
-            stream = await api.chat.completions.create(model="demo", messages=QUESTION, max_tokens=4000, stream=True)
+            body: Any = {"model": "demo", "messages": QUESTION, "max_tokens": 100, "extra_body": {"ignore_eos": True}}
+            stream = await api.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
             reader = stream.__aiter__()
             await reader.__anext__()
             os.kill(server.engine_pid(), signal.SIGKILL)
-            with pytest.raises(openai.APIError, match="restart"):
-                async for _ in reader:
-                    pass
+            end = time.monotonic() + 10.0
+            while not any(line.get("action") == "engine_restart" for line in server.lines()):
+                assert time.monotonic() < end
+                await asyncio.sleep(0.02)
             with pytest.raises(openai.InternalServerError) as caught:
                 await api.chat.completions.create(model="demo", messages=QUESTION, max_tokens=5)
             assert caught.value.status_code == 503
             assert "retry-after" in caught.value.response.headers
-            server.wait_ready()
+            rest = [chunk async for chunk in reader]
+            usage = rest[-1].usage
+            assert usage is not None
+            assert usage.completion_tokens == 100
             reply = await api.chat.completions.create(model="demo", messages=QUESTION, max_tokens=5)
             assert reply.usage
             assert reply.usage.completion_tokens > 0
-        assert any(line.get("action") == "engine_restart" for line in server.lines())
     finally:
         server.stop()
 

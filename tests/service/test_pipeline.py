@@ -128,9 +128,9 @@ async def test_choices_that_wait_for_a_shared_prompt_do_not_make_it_look_cached(
     """The engine computes the prompt for the first choice; the others find it in the cache."""
     generate = service.backend.generate
 
-    async def engine(request):
+    async def engine(request, route):
         service.backend.cached = 0 if request.id == "r/0" else 4
-        async for progress in generate(request):
+        async for progress in generate(request, route):
             yield progress
 
     service.backend.generate = engine
