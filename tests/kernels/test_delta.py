@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.kernels.delta import CHUNK, delta_rule, run
+from stoker.kernels import delta
+from stoker.kernels.delta import CHUNK, delta_rule
 
 HEADS, SIZE, VALUE = 3, 10, 7
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -41,6 +44,15 @@ def by_the_equation(parts: Inputs, memory: torch.Tensor) -> tuple[torch.Tensor, 
     return torch.stack(outputs), memory
 
 
+@pytest.fixture(params=["steps", "chunks"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
+    """Both ways to take a run of tokens, each made that of every device."""
+    way = getattr(delta, request.param)
+    monkeypatch.setattr(delta, "steps", way)
+    return way
+
+
+@pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("fastest", [0.0, 1.0, 30.0, 1000.0])
 @pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, CHUNK, CHUNK + 1, 3 * CHUNK + 5])
 def test_a_run_is_the_recurrence(tokens: int, fastest: float) -> None:
@@ -55,14 +67,21 @@ def test_a_run_is_the_recurrence(tokens: int, fastest: float) -> None:
     assert torch.equal(slots[[0, 2, 3]], kept[[0, 2, 3]])
 
 
+@pytest.mark.parametrize("way", ["steps", "chunks"])
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.sampled_from([1, 1, 1, 2, 5, 20, 70]), min_size=1, max_size=5),
     cuts=st.lists(st.integers(0, 70), max_size=3),
     data=st.data(),
 )
-def test_batches_and_cuts_change_nothing(lengths: list[int], cuts: list[int], data: st.DataObject) -> None:
+def test_batches_and_cuts_change_nothing(way: str, lengths: list[int], cuts: list[int], data: st.DataObject) -> None:
     """Sequences together, cut at the same places, from slot to slot or in place: each as if alone and whole."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta, "steps", getattr(delta, way))
+        in_any_cut(lengths, cuts, data)
+
+
+def in_any_cut(lengths: list[int], cuts: list[int], data: st.DataObject) -> None:
     alone = [inputs(length, seed, 3.0) for seed, length in enumerate(lengths)]
     slots = torch.randn(2 * len(lengths), HEADS, SIZE, VALUE)
     where = data.draw(st.permutations(range(len(slots))))
@@ -92,15 +111,13 @@ def test_batches_and_cuts_change_nothing(lengths: list[int], cuts: list[int], da
         assert (slots[held[row]] - left).abs().max() < 1e-5
 
 
-def test_nothing_overflows_and_nothing_leaks_from_filling() -> None:
-    """A chunk's last tokens are filled up; a memory of large numbers stays what it is."""
-    parts = inputs(70, 1, 500.0)
-    huge = torch.full((HEADS, SIZE, VALUE), 1e20)
-    out, after = run(*(x[:3] for x in parts), huge)
+def test_nothing_overflows(run: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
+    out, after = run(*inputs(70, 1, 500.0), torch.full((1, HEADS, SIZE, VALUE), 1e20))
     assert out.isfinite().all()
     assert after.isfinite().all()
 
 
+@pytest.mark.usefixtures("run")
 def test_half_precision_goes_in_and_comes_out() -> None:
     parts = inputs(40, 3)
     slots = torch.zeros(2, HEADS, SIZE, VALUE)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from kimi_linear_models import KIMI, LINEAR, tiny_kimi_linear
-from parity_rig import CPU, SITUATIONS, Reference, Rig, chunks, save_and_load
+from parity_rig import CPU, SITUATIONS, Reference, Rig, chunks, prefix_hits, save_and_load
 from safetensors.torch import load_file, save_file
 from transformers import KimiLinearConfig
 
 from stoker.engine.executor import bytes_per_state, kv_bytes_per_token
+from stoker.kernels import delta
 from stoker.models.context import Graph
 from stoker.models.graphs.kimi_linear import parse_config
 from stoker.models.loader import load_graph
@@ -35,6 +36,13 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_same_logits_as_transformers(pair: tuple[Reference, Graph], situation: Callable[[Rig], None]) -> None:
     rig = Rig(*pair, shuffled=True)
     situation(rig)
+    rig.check()
+
+
+def test_a_device_that_takes_chunks(pair: tuple[Reference, Graph], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "steps", delta.chunks)
+    rig = Rig(*pair, shuffled=True)
+    prefix_hits(rig)
     rig.check()
 
 

@@ -17,6 +17,8 @@ from transformers import (
     Glm4MoeForCausalLM,
     GlmMoeDsaConfig,
     GlmMoeDsaForCausalLM,
+    KimiLinearConfig,
+    KimiLinearForCausalLM,
 )
 
 from stoker.models.loader import build_graph, load_graph
@@ -46,6 +48,22 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "glm4_moe": lambda: Glm4MoeForCausalLM(
         Glm4MoeConfig(**SHAPES, head_dim=16, use_qk_norm=True, rope_theta=1000.0, num_mtp_layers=0)
+    ),
+    "kimi_linear": lambda: KimiLinearForCausalLM(
+        KimiLinearConfig(
+            **{key: value for key, value in (SHAPES | LATENT).items() if key != "n_routed_experts"},
+            num_experts=4,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+            linear_attn_config={
+                "head_dim": 16,
+                "num_heads": 3,
+                "short_conv_kernel_size": 4,
+                "kda_layers": [1],
+                "full_attn_layers": [2],
+            },
+        )
     ),
     "glm_dsa": lambda: GlmMoeDsaForCausalLM(GlmMoeDsaConfig(**SHAPES, **LATENT, **INDEX, rope_theta=1000.0)),
 }
