@@ -248,8 +248,4 @@ class Residency:
 
     def _by_cost(self, candidates: Iterable[Sequence]) -> list[Sequence]:
         """Victims, the first to go first: lowest lane, least recompute, youngest."""
-        return sorted(candidates, key=lambda s: (-s.lane, s.computed - self._kept(s), -s.number))
-
-    def _kept(self, seq: Sequence) -> int:
-        """Tokens of running `seq` that it would find again."""
-        return seq.published * self.pool.block_size if self.states is None else seq.saved
+        return sorted(candidates, key=lambda s: (-s.lane, s.computed - s.published * self.pool.block_size, -s.number))

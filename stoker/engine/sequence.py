@@ -47,7 +47,6 @@ class Sequence:
     target    slot that the step under way leaves it in
     stops     numbers of tokens at which a step of it shall end, for the sake of a snapshot
     trail     link of its last snapshot, if the next one replaces that
-    saved     tokens before its last snapshot: what a preemption would not lose
     """
 
     number: int
@@ -81,7 +80,6 @@ class Sequence:
     target: int | None = None
     stops: list[int] = field(default_factory=list[int])
     trail: bytes | None = None
-    saved: int = 0
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.token_ids) - self.output

@@ -56,7 +56,6 @@ class StatePool:
             found = self._find(seq.chain.links, seq.token_ids, seq.cached // self._page)
             self.pool.acquire(found)
             (seq.slot,) = found
-        seq.saved = seq.cached
         seq.stops = [at for at in {matched * self._page, seq.matchable * self._page} if at > seq.cached]
 
     def ask(self, seq: Seq, pages: int) -> bool:
@@ -107,14 +106,13 @@ class StatePool:
                 if seq.trail is not None:
                     self.pool.drop(seq.trail)
                 seq.trail = None if end in seq.stops or self._regular(end) else link
-            seq.saved = end
         seq.stops = [at for at in seq.stops if at > end]
 
     def leave(self, seq: Seq) -> None:
         """`seq` holds no state any more; its snapshots stay."""
         self.pool.release([slot for slot in {seq.slot, seq.target} if slot is not None])
         seq.slot = seq.target = seq.trail = None
-        seq.saved, seq.stops = 0, []
+        seq.stops = []
 
     def check(self, sequences: Iterable[Seq]) -> list[str]:
         """What is wrong, in words; `sequences` are those that run."""

@@ -175,6 +175,16 @@ def test_as_many_run_as_there_are_slots(client: Callable[..., Client]) -> None:
     asked.check()
 
 
+def test_regular_snapshots_lie_on_pages(client: Callable[..., Client]) -> None:
+    asked = client(snapshot_tokens=20)
+    asked.ask("first", some(90, 1))
+    asked.finish()
+    asked.ask("parts at 40", some(90, 1)[:40] + some(30, 2))
+    asked.finish()
+    asked.check()
+    assert asked.cached["parts at 40"] == 32
+
+
 def test_memory_holds_states_and_blocks(make: Maker) -> None:
     ready = make(blocks=10, slots=3).ready
     assert ready.kv_tokens == 10 * PAGE
