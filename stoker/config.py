@@ -74,6 +74,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     body_timeout    longest pause within a body; also how long a client may leave a full send buffer untouched
     heartbeat       silence in a stream after which a comment is sent
     engine_silence  how old the engine's last sign of life may be while it still counts as alive
+    metrics         who may read /metrics, which asks for no key: nobody, clients on this machine, or all
     memory          for conversations that clients go on with by `previous_response_id`, shared equally by all tenants;
                     0 keeps none. They are in memory only and given out for `memory_seconds` at most
     """
@@ -91,6 +92,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     heartbeat: Seconds = 10.0
     engine_silence: Seconds = 30.0
     shutdown_grace: Seconds = 0.8
+    metrics: Literal["off", "local", "all"] = "local"
     memory: Annotated[int, msgspec.Meta(ge=0, le=1 << 48)] = 64 * MIB
     memory_seconds: Seconds = 3600.0
 

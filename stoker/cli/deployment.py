@@ -14,6 +14,7 @@ from stoker.fleet.pool import Pool
 from stoker.models.info import ModelInfo, read_info
 from stoker.models.source import ModelFiles, resolve
 from stoker.models.text.model import TextModel
+from stoker.obs.metrics import Metrics
 from stoker.service.grammar_trial import GrammarTrial
 from stoker.service.pipeline import Service
 
@@ -37,14 +38,22 @@ def find(config: Config, model: ModelConfig, progress: Callable[[str, float], No
 
 
 class Deployment:
-    """`start`, then `service` answers requests; `close` leaves no process. `on_state` hears of the model's state."""
+    """`start`, then `service` answers requests, counted in `metrics`; `close` leaves no process. `on_state` hears of
+    the model's state."""
 
     service: Service
 
     def __init__(
-        self, config: Config, found: Found, host: Host, chain_key: bytes, on_state: Callable[[State], None]
+        self,
+        config: Config,
+        found: Found,
+        host: Host,
+        chain_key: bytes,
+        metrics: Metrics,
+        on_state: Callable[[State], None],
     ) -> None:
         self.found = found
+        self._metrics = metrics
         self._trial = GrammarTrial(found.files)
         spec = EngineSpec(
             files=found.files,
@@ -69,7 +78,13 @@ class Deployment:
         await self._pool.start()
         text = await asyncio.to_thread(TextModel.load, self.found.files)
         self.service = Service(
-            text, self.found.info, self._pool, name=self.found.name, trial=self._trial, scheme=self._scheme
+            text,
+            self.found.info,
+            self._pool,
+            name=self.found.name,
+            trial=self._trial,
+            scheme=self._scheme,
+            metrics=self._metrics,
         )
 
     async def close(self) -> None:

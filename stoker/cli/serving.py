@@ -23,6 +23,7 @@ from stoker.gateway.app import create_app
 from stoker.gateway.server import serve as serve_http
 from stoker.models.source import ModelError
 from stoker.obs.log import setup
+from stoker.obs.metrics import Metrics
 from stoker.service.catalog import Catalog
 from stoker.service.tenants import Tenants
 
@@ -58,17 +59,18 @@ async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: S
             stop.set()
 
     key, catalog, deployments = chain_key(config.data_path), Catalog(), list[Deployment]()
+    metrics = Metrics()
     host = Host(sum(model.config.replicas for model in found), loading=config.fleet.loading)
     try:
         for model in found:
-            deployment = Deployment(config, model, host, key, partial(on_state, model.name))
+            deployment = Deployment(config, model, host, key, metrics, partial(on_state, model.name))
             deployments.append(deployment)
             await deployment.start()
             try:
                 catalog.add(deployment.service, model.config.aliases)
             except ValueError as error:
                 raise ConfigError(f"models: {error}") from error
-        app = create_app(catalog, config.gateway, tenants)
+        app = create_app(catalog, config.gateway, tenants, metrics)
         await serve_http(app, config.gateway, started=screen.listening, stop=stop)
     except (OSError, ConfigError, ModelError) as error:
         failure.append(str(error))

@@ -1,6 +1,6 @@
 """The ASGI application: which route a request belongs to, who sent it, and what becomes of errors.
 
-One structured log line a request, never content.
+One structured log line a request, never content, and one count.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from stoker.dialects.encoder import ErrorShape
 from stoker.dialects.openai_chat import decode_chat
 from stoker.dialects.openai_chat_encode import ChatStream, ChatWhole
 from stoker.dialects.openai_completions import CompletionStream, CompletionWhole, decode_completion
+from stoker.fleet.collector import FleetCollector
 from stoker.gateway.asgi import Receive, Scope, Send
 from stoker.gateway.generate import Door, GenerateRoute
 from stoker.gateway.health import HealthRoutes
 from stoker.gateway.http import FAREWELL_SECONDS, STOPPING, ClientGoneError, Exchange
 from stoker.gateway.info import InfoRoutes, not_found
 from stoker.gateway.keys import Keys
+from stoker.gateway.metrics import MetricsRoute
 from stoker.gateway.openapi import document
 from stoker.gateway.responses import ResponsesRoute
+from stoker.obs.metrics import Metrics
 from stoker.service.catalog import Catalog
 from stoker.service.tenants import LOCAL, Tenants
 from stoker.types.errors import ErrorKind, StokerError
@@ -38,6 +41,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Exchange, Tenant], Awaitable[None]]
 
 _PASSING = (429, 503, 529)  # worth another try, so they always say when
+_PROBES = ("/health/live", "/health/ready", "/metrics")  # asked every few seconds
 CLIENT_GONE = 499  # nginx's number for it; only in logs, nobody is left to read it
 
 
@@ -45,8 +49,9 @@ class Gateway:
     """Callable as an ASGI application. `routes` maps a path to its handler per method; a path ending in `/` stands
     for everything below it."""
 
-    def __init__(self, catalog: Catalog, config: GatewayConfig, tenants: Tenants) -> None:
+    def __init__(self, catalog: Catalog, config: GatewayConfig, tenants: Tenants, metrics: Metrics) -> None:
         self._keys = Keys(tenants)
+        self._metrics = metrics
         door = Door(config)
         info = InfoRoutes(catalog, door)
         health = HealthRoutes(catalog, config)
@@ -61,6 +66,7 @@ class Gateway:
             "/openapi.json": {"GET": self._openapi},
             "/health/live": {"GET": health.live},
             "/health/ready": {"GET": health.ready},
+            "/metrics": {"GET": MetricsRoute(metrics, config)},
             "/v1/models": {"GET": info.models},
             "/v1/models/": {"GET": info.model},
             "/v1/chat/completions": {"POST": chat},
@@ -81,6 +87,7 @@ class Gateway:
         if scope["type"] != "http":
             raise RuntimeError(f"only HTTP is served, not {scope['type']}")
         exchange = Exchange(scope, receive, send)
+        self._metrics.in_flight.inc()
         try:
             await self._dispatch(exchange)
         except StokerError as error:
@@ -95,10 +102,18 @@ class Gateway:
             log.exception("A request failed by our own fault", extra={"action": "http.fault", "request": exchange.id})
             await self._fail(exchange, StokerError(ErrorKind.INTERNAL, "internal_error", "An error on our side."))
         finally:
+            self._metrics.in_flight.dec()
+            self._metrics.request(
+                route=exchange.route,
+                status=exchange.status,
+                lane=exchange.notes.get("lane", ""),
+                outcome=exchange.outcome,
+            )
             self._log(exchange)
 
     async def _dispatch(self, exchange: Exchange) -> None:
-        methods, public = self._find(exchange.path)
+        exchange.route = self._find(exchange.path)
+        methods, public = self.routes[exchange.route], not exchange.route.startswith("/v1/")
         handler = methods.get(exchange.method)
         if handler is None:
             allowed = ", ".join(methods).encode()
@@ -111,14 +126,13 @@ class Gateway:
             exchange.notes["tenant"] = tenant.name
         await handler(exchange, tenant)
 
-    def _find(self, path: str) -> tuple[dict[str, Handler], bool]:
-        """(handlers per method, whether it is open to all)"""
-        methods = self.routes.get(path)
-        if methods is None and path.startswith("/v1/models/"):
-            methods = self.routes["/v1/models/"]
-        if methods is None:
-            raise not_found(path)
-        return methods, not path.startswith("/v1/")
+    def _find(self, path: str) -> str:
+        """The route that `path` belongs to. Raises StokerError (NOT_FOUND)."""
+        if path in self.routes:
+            return path
+        if path.startswith("/v1/models/"):
+            return "/v1/models/"
+        raise not_found(path)
 
     async def _openapi(self, exchange: Exchange, tenant: Tenant) -> None:
         await exchange.reply(200, self._document)
@@ -146,7 +160,7 @@ class Gateway:
     def _log(self, exchange: Exchange) -> None:
         elapsed = round((time.perf_counter() - exchange.began) * 1000, 1)
         log.log(
-            logging.DEBUG if exchange.path.startswith("/health/") else logging.INFO,  # probes come every few seconds
+            logging.DEBUG if exchange.route in _PROBES else logging.INFO,
             "%s %s %d",
             exchange.method,
             exchange.path[:200],
@@ -168,6 +182,9 @@ def _errors(exchange: Exchange) -> ErrorShape:
     return anthropic_errors if exchange.path.startswith("/v1/messages") else openai_errors
 
 
-def create_app(catalog: Catalog, gateway: GatewayConfig, tenants: Tenants) -> Gateway:
-    """The application over the models of `catalog`. With `tenants`, /v1 needs one of their keys. Both may change."""
-    return Gateway(catalog, gateway, tenants)
+def create_app(catalog: Catalog, gateway: GatewayConfig, tenants: Tenants, metrics: Metrics | None = None) -> Gateway:
+    """The application over the models of `catalog`. With `tenants`, /v1 needs one of their keys. Both may change.
+    `metrics` are what /metrics shows, with the engines' own figures."""
+    shown = metrics or Metrics()
+    shown.registry.register(FleetCollector(lambda: ((service.name, service.backend) for service in catalog)))
+    return Gateway(catalog, gateway, tenants, shown)

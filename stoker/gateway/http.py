@@ -65,6 +65,8 @@ def overloaded(message: str) -> StokerError:
 class Exchange:
     """A request and how far its answer has come.
 
+    client  address that the connection comes from; empty if it is not known
+    route   which of the routes that are served it belongs to, `other` if none
     status  what was answered; 0 while nothing was
     gone    the client went away while it was watched
     notes   what goes into the log line; never content
@@ -74,6 +76,8 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.client: str = (scope.get("client") or ("",))[0]
+        self.route = "other"
         self.receive = receive
         self.began = time.perf_counter()
         self.status = 0
@@ -85,6 +89,18 @@ class Exchange:
         given = self.header(b"x-request-id")
         self.id = given if given and _REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(12)}"
         self._unread = self.header(b"content-length") not in (None, "0") or b"transfer-encoding" in self._headers
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in a word: ok, invalid (the client's mistake), failed (not the client's), broken (failed when
+        the answer had begun), disconnected (by the client), cut (by the end of this server)."""
+        if "outcome" in self.notes:
+            return self.notes["outcome"]
+        if self.status >= 500:
+            return "failed"
+        if self.status >= 400:
+            return "invalid"
+        return "broken" if "error" in self.notes else "ok"
 
     def header(self, name: bytes) -> str | None:
         value = self._headers.get(name)

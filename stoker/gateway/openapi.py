@@ -53,6 +53,7 @@ def document() -> Schema:
             "/openapi.json": {"get": {"summary": "This document", "responses": {"200": _json(OBJECT, "OK")}} | public},
             "/health/live": {"get": _get("Whether the loops move", "Health", errors=(503,)) | public},
             "/health/ready": {"get": _get("Whether requests are served", "Health", errors=(503,)) | public},
+            "/metrics": {"get": _text("Metrics in Prometheus's format, for clients on this machine")},
             "/v1/models": {"get": _get("Models served", "Models", errors=(401,))},
             "/v1/models/{id}": {"get": _get("One model", "Model", errors=(401, 404), parameters=[model_id])},
             "/v1/chat/completions": {"post": _post("Continue a chat", "ChatRequest", "Completion", streams=_CHUNKS)},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 from collections.abc import Callable
@@ -14,21 +13,12 @@ from uvicorn.server import ServerState
 
 from stoker.config import ConfigError, GatewayConfig
 from stoker.gateway.app import Gateway
+from stoker.gateway.hosts import is_loopback
 from stoker.gateway.protocol import GuardedProtocol
 
 log = logging.getLogger(__name__)
 
 _CUT_SECONDS = 0.5  # for what is cut at the end of the grace to say goodbye
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_exposure(host: str, *, guarded: bool) -> None:

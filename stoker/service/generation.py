@@ -6,6 +6,7 @@ Owns what is open in the backend for this request and closes it. Nothing is gene
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import msgspec
 from stoker.fleet.backend import Backend
 from stoker.fleet.route import Route
 from stoker.models.text.model import TextModel
+from stoker.obs.metrics import Generated, Metrics
 from stoker.service.choice import Choice
 from stoker.service.constraints import Constraint
 from stoker.service.divergence import Divergence
@@ -44,6 +46,8 @@ class Generation:
     domain      who may share the prompts' cache
     routes      where each prompt may go, and what is known of it
     divergence  where the prompt leaves the one before it in its session, if that is known
+    model       what it is counted under in `metrics`
+    since       when the request came, by the performance counter
     """
 
     id: str
@@ -58,7 +62,10 @@ class Generation:
     domain: str
     text: TextModel
     backend: Backend
-    _begun: bool = field(default=False, init=False)
+    model: str
+    metrics: Metrics
+    since: float
+    _first: float | None = field(default=None, init=False)  # seconds after `since` when the first token came
 
     @property
     def usage(self) -> Usage:
@@ -84,13 +91,38 @@ class Generation:
 
     async def events(self) -> AsyncGenerator[Event]:
         """All events: `Begun` with the engine's first news, `Done` last. Closing it early aborts what still runs in the
-        engine."""
+        engine. However it ends, it is counted once."""
         sources = [self._run(choice) for choice in self.choices]
         source = sources[0] if len(sources) == 1 else merge(sources)
-        async with aclosing(source):
-            async for event in source:
-                yield event
+        error = "closed"
+        try:
+            async with aclosing(source):
+                async for event in source:
+                    yield event
+            error = ""
+        except StokerError as failure:
+            error = failure.kind.value
+            raise
+        except Exception:
+            error = ErrorKind.INTERNAL.value
+            raise
+        finally:
+            self._count(error)
         yield Done(usage=self.usage)
+
+    def _count(self, error: str) -> None:
+        self.metrics.generated(
+            Generated(
+                operation="chat" if isinstance(self.request, ChatRequest) else "text_completion",
+                model=self.model,
+                lane=self.request.lane,
+                usage=self.usage,
+                seconds=time.perf_counter() - self.since,
+                first=self._first,
+                longest=max(choice.output for choice in self.choices),
+                error=error,
+            )
+        )
 
     async def _run(self, choice: Choice) -> AsyncGenerator[Event]:
         which, turn = divmod(choice.index, self.request.n)
@@ -111,8 +143,8 @@ class Generation:
             taken = 0
             async for progress in steps:
                 events = choice.push(progress)
-                if not self._begun:
-                    self._begun = True
+                if self._first is None:
+                    self._first = time.perf_counter() - self.since
                     yield Begun(usage=msgspec.structs.replace(self.usage, output_text=0, output_reasoning=0))
                 for event in events:
                     yield event

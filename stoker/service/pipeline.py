@@ -6,6 +6,7 @@ Owns what is decided before a request is let in; from then on it is a `Generatio
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -18,6 +19,7 @@ from stoker.fleet.backend import Backend, Down, Starting
 from stoker.fleet.route import Route
 from stoker.models.info import ModelInfo
 from stoker.models.text.model import TextModel
+from stoker.obs.metrics import Metrics
 from stoker.service.constraints import FREE, Constraint, Constraints
 from stoker.service.divergence import Divergence
 from stoker.service.generation import Generation
@@ -59,6 +61,7 @@ class Service:
         name: str | None = None,
         trial: GrammarTrial | None = None,
         scheme: ChainScheme | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.name = name or info.name
         self.info = info
@@ -67,6 +70,7 @@ class Service:
         self._reading = Reading(text)
         self._constraints = Constraints(text, trial)
         self._sessions = Sessions(scheme)
+        self._metrics = metrics or Metrics()
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="text-quick")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="text-long")
 
@@ -96,10 +100,13 @@ class Service:
         there or not at all. Nothing of the prompt is kept for its next one here unless `remember` is set. Raises
         StokerError.
         """
+        since = time.perf_counter()
         self._check_ready()
         prompts, links, divergence = await self._in_thread(
             lambda: self._read(request, tenant, remember=remember), _size(request)
         )
+        if divergence is not None:
+            self._metrics.turn(self.name, divergence.lost)
         constraint = await self._constrain(request, prompts[0]) if isinstance(request, ChatRequest) else FREE
         choices = [
             self._reading.choice(request, index, prompts[index // request.n])
@@ -121,6 +128,9 @@ class Service:
             domain=cache_domain(tenant),
             text=self._text,
             backend=self.backend,
+            model=self.name,
+            metrics=self._metrics,
+            since=since,
         )
 
     async def tokenize(self, request: ChatRequest | CompletionRequest, *, owner: str | None = None) -> list[list[int]]:

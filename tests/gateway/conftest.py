@@ -11,6 +11,7 @@ from front_fakes import INFO, FakeBackend, FakeText
 from stoker.config import GatewayConfig, Tenant
 from stoker.gateway.app import create_app
 from stoker.gateway.server import serve
+from stoker.obs.metrics import Metrics
 from stoker.service.catalog import Catalog
 from stoker.service.pipeline import Service
 from stoker.service.tenants import Tenants
@@ -40,12 +41,13 @@ Launch = Callable[..., Awaitable[Server]]
 async def running(
     config: GatewayConfig, tenants: tuple[Tenant, ...], backend: FakeBackend, text: FakeText, stop: asyncio.Event
 ) -> AsyncGenerator[Server]:
-    service = Service(text, INFO, backend)
+    metrics = Metrics()
+    service = Service(text, INFO, backend, metrics=metrics)
     catalog = Catalog()
     catalog.add(service)
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(
-        serve(create_app(catalog, config, Tenants(tenants)), config, started=port.set_result, stop=stop)
+        serve(create_app(catalog, config, Tenants(tenants), metrics), config, started=port.set_result, stop=stop)
     )
     await asyncio.wait((task, port), return_when=asyncio.FIRST_COMPLETED)
     if task.done():
