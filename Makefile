@@ -9,6 +9,7 @@ PYTHON ?= python3 python3.14 python3.13 python3.12 python3.11
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 RUNTIME := $(VENV)/.runtime
 DEV := $(VENV)/.dev
+KERNELS := $(VENV)/.kernels
 SHORT_BENCH := --only a,b,e,f,g --peers stoker,transformers
 
 .DEFAULT_GOAL := help
@@ -17,12 +18,12 @@ SHORT_BENCH := --only a,b,e,f,g --peers stoker,transformers
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(DEV) ## create .venv with everything that serving, tests and linters need
+setup: $(DEV) $(KERNELS) ## create .venv with everything that serving, tests and linters need
 
-serve: $(RUNTIME) ## serve the demo model on 127.0.0.1:8000 (sets up by itself; ARGS="--port 9000")
+serve: $(RUNTIME) $(KERNELS) ## serve the demo model on 127.0.0.1:8000 (sets up by itself; ARGS="--port 9000")
 	@exec $(BIN)/stoker serve --model demo --data-dir ./.stoker $(ARGS)
 
-test: lint ## lint, then run every test (sets up by itself; ARGS="tests/cli -x")
+test: lint $(KERNELS) ## lint, then run every test (sets up by itself; ARGS="tests/cli -x")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not soak" $(ARGS)
 
 conformance: $(DEV) ## prompts, answers and constrained calls against the published ones, at length (ARGS="-k render")
@@ -37,12 +38,13 @@ lint: $(DEV) ## formatting, lint rules, types and the direction of imports
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
-bench: $(DEV) ## Stoker beside transformers, in turns, a few minutes (all: ARGS="--rounds 3"; docs/benchmarks.md)
+bench: $(DEV) $(KERNELS) ## Stoker beside transformers, in turns, a few minutes (all: ARGS="--rounds 3"; docs/benchmarks.md)
 	@mkdir -p build
 	$(BIN)/python -m bench.peers --json build/bench.json $(or $(ARGS),$(SHORT_BENCH))
 
 clean: ## remove the environments, caches and outputs made here (keeps your data in .stoker)
 	rm -rf $(VENV) .peers .clients build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -f stoker/kernels/native/*.so
 	find stoker bench tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An interpreter counts only if it is new enough and complete: without ssl pip reaches no index.
@@ -62,6 +64,11 @@ $(RUNTIME): requirements/runtime.txt requirements/demo.txt pyproject.toml | $(BI
 	@$(PIP) --requirement requirements/runtime.txt
 	@$(PIP) --no-deps --requirement requirements/demo.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The install compiles them too; this does it again when a source has changed, and shows what comes of it.
+$(KERNELS): stoker/kernels/native/build.py $(wildcard stoker/kernels/native/src/*) | $(RUNTIME)
+	@$(BIN)/python -m stoker.kernels.native.build
 	@touch $@
 
 $(DEV): requirements/dev.txt $(RUNTIME)

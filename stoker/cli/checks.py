@@ -43,11 +43,15 @@ TOOLS = {
 # Runs in a child: importing torch takes seconds, and a broken installation may take the process down.
 PROBE = """
 import json, torch
+from stoker.kernels.native import library
 from stoker.models.loader import preferred_dtype
 devices = ["cpu"] + [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 dtype = str(preferred_dtype(device)).removeprefix("torch.")
-found = {"version": torch.__version__, "devices": devices, "dtype": dtype, "threads": torch.get_num_threads()}
+native = library.load()
+kernels = {"missing": native} if isinstance(native, str) else {"isa": native.best, "team": native.team}
+threads = torch.get_num_threads()
+found = {"version": torch.__version__, "devices": devices, "dtype": dtype, "threads": threads, "kernels": kernels}
 print(json.dumps(found))
 """
 
@@ -73,7 +77,7 @@ def run(data_path: Path, port: int) -> list[Check]:
         cpu(),
         memory(),
         data_folder(data_path),
-        torch(),
+        *torch(),
         demo_model(data_path),
         port_free(port),
         extras(),
@@ -131,23 +135,33 @@ def data_folder(path: Path) -> Check:
     return Check("Data folder", "ok", detail)
 
 
-def torch() -> Check:
+def torch() -> list[Check]:
+    """PyTorch, and the native kernels that work beside it."""
     advice = "install it with `make setup` (README, Platforms)"
+
+    def broken(detail: str) -> list[Check]:
+        return [Check("PyTorch", "fail", detail, advice)]
+
     if importlib.util.find_spec("torch") is None:
-        return Check("PyTorch", "fail", "not installed", advice)
+        return broken("not installed")
     try:
         command = [sys.executable, "-c", PROBE]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=True)  # noqa: S603
         found = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return Check("PyTorch", "fail", f"does not start within {PROBE_SECONDS:.0f} s", advice)
+        return broken(f"does not start within {PROBE_SECONDS:.0f} s")
     except (subprocess.CalledProcessError, OSError, ValueError, IndexError) as error:
         words = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        return Check("PyTorch", "fail", f"does not work: {words[-1] if words else 'no message'}", advice)
+        return broken(f"does not work: {words[-1] if words else 'no message'}")
     devices = ", ".join(found["devices"])
-    return Check(
-        "PyTorch", "ok", f"{found['version']} · {devices} · {found['dtype']} preferred · {found['threads']} threads"
-    )
+    detail = f"{found['version']} · {devices} · {found['dtype']} preferred · {found['threads']} threads"
+    return [Check("PyTorch", "ok", detail), _kernels(found["kernels"])]
+
+
+def _kernels(found: dict[str, str]) -> Check:
+    if "missing" in found:
+        return Check("Kernels", "warn", found["missing"], "plain torch works too, more slowly on a CPU")
+    return Check("Kernels", "ok", f"native for {found['isa']}, on {found['team']}")
 
 
 def demo_model(data_path: Path) -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -20,10 +21,13 @@ from stoker.engine.memory import divide
 from stoker.engine.scheduler import Scheduler
 from stoker.engine.spec import EngineSpec
 from stoker.engine.states import StatePool
+from stoker.kernels.native import library
 from stoker.models.loader import load_graph, preferred_dtype
 from stoker.models.source import ModelError
 from stoker.models.text.model import TextModel
 from stoker.types.wire import Ready
+
+log = logging.getLogger(__name__)
 
 CPU_STEP_TOKENS = 512  # about the largest chunk that a laptop computes while a stream hardly notices
 GPU_STEP_TOKENS = 8192
@@ -42,6 +46,8 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
         torch.set_num_threads(threads)
     device, sharers = _device(config.device, spec)
     dtype = preferred_dtype(device) if config.dtype == "auto" else getattr(torch, config.dtype)
+    if device.type == "cpu" and isinstance(native := library.load(), str):
+        log.warning("native kernels %s; plain torch works too, more slowly", native, extra={"action": "no_kernels"})
     graph = load_graph(spec.files, dtype=dtype, device=device, progress=progress)
     _trim_heap()
     context = min(config.context or spec.info.context, spec.info.context)

@@ -13,9 +13,8 @@ import torch
 
 from stoker.engine.compiler import Grammars
 from stoker.engine.grammar import Constraint
-from stoker.engine.kv import BatchContext, StateMoves, make_store, spans_of
+from stoker.engine.kv import BatchContext, StateMoves, make_store
 from stoker.engine.sampler import Allowed, SamplerRow, sample
-from stoker.kernels.attention import Span
 from stoker.models.context import BatchLayout, Graph, RecurrentSpec
 from stoker.types.plan import Sampled, SequenceStart, StepPlan, StepResult, Work
 
@@ -73,11 +72,11 @@ class LocalExecutor:
             return StepResult(step=plan.step, sampled=[])
         for work in plan.work:
             self._sequences[work.seq].grow(work)
-        token_ids, layout, spans = self._batch(plan.work)
-        hidden = self._graph.forward(token_ids, BatchContext(layout, spans, self._stores, self._moves(plan.work)))
+        token_ids, layout, tables = self._batch(plan.work)
+        hidden = self._graph.forward(token_ids, BatchContext(layout, tables, self._stores, self._moves(plan.work)))
         return StepResult(step=plan.step, sampled=self._sample(plan.work, hidden, layout.query_starts))
 
-    def _batch(self, work: Sequence[Work]) -> tuple[torch.Tensor, BatchLayout, list[Span]]:
+    def _batch(self, work: Sequence[Work]) -> tuple[torch.Tensor, BatchLayout, np.ndarray]:
         sequences = [self._sequences[item.seq] for item in work]
         starts = np.array([item.start for item in work])
         counts = np.array([item.count for item in work])
@@ -101,7 +100,7 @@ class LocalExecutor:
             tables=self._to_device(tables),
             block_size=self._block_size,
         )
-        return self._to_device(ids), layout, spans_of(tables, layout)
+        return self._to_device(ids), layout, tables
 
     def _moves(self, work: Sequence[Work]) -> StateMoves | None:
         if self._empty_state is None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from stoker.kernels.attention import Span, latent_attention, paged_attention
+from stoker.kernels.attention import Ragged, latent_attention, paged_attention
 from stoker.kernels.convolution import causal_convolution
 from stoker.kernels.delta import delta_rule
 from stoker.kernels.sparse import Choice, choose, sparse_latent_attention
@@ -21,25 +22,25 @@ from stoker.models.context import BatchLayout, CacheSpec, LatentIndexedSpec, Lat
 
 
 class PagedStore:
-    """Keys and values of one layer, [kv_heads, slots, head_dim] each.
+    """Keys and values of one layer, [slots, kv_heads, head_dim] each.
 
     Zeroed, never uninitialised, so that no stray NaN can be read.
     """
 
     def __init__(self, spec: PagedSpec, slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (spec.kv_heads, slots, spec.head_dim)
+        shape = (slots, spec.kv_heads, spec.head_dim)
         self.keys = _zeros(shape, dtype, device)
         self.values = _zeros(shape, dtype, device)
 
 
 class LatentStore:
-    """Latents and rotary keys of one layer, [1, slots, rank + rotary]. Zeroed too."""
+    """Latents and rotary keys of one layer, [slots, rank + rotary]. Zeroed too."""
 
     def __init__(
         self, spec: LatentSpec | LatentIndexedSpec, slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.rank = spec.rank
-        self.rows = _zeros((1, slots, spec.rank + spec.rotary), dtype, device)
+        self.rows = _zeros((slots, spec.rank + spec.rotary), dtype, device)
 
 
 class LatentIndexedStore(LatentStore):
@@ -86,11 +87,19 @@ class BatchContext:
     there if any layer has states."""
 
     def __init__(
-        self, layout: BatchLayout, spans: list[Span], stores: Sequence[Store], moves: StateMoves | None = None
+        self, layout: BatchLayout, host_tables: np.ndarray, stores: Sequence[Store], moves: StateMoves | None = None
     ) -> None:
+        """`host_tables` is `layout.tables` on the host."""
         self.layout = layout
-        self.spans = spans
         self.moves = moves
+        self.ragged = Ragged(
+            slots=layout.slots,
+            starts=layout.query_starts,
+            lengths=layout.context_lens,
+            tables=layout.tables,
+            host_tables=host_tables,
+            block_size=layout.block_size,
+        )
         self.choices: list[Choice | None] | None = None
         self._stores = stores
 
@@ -124,10 +133,7 @@ class _BoundPages:
         self._batch = batch
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-        store, layout = self._store, self._batch.layout
-        store.keys.index_copy_(1, layout.slots, k.transpose(0, 1))
-        store.values.index_copy_(1, layout.slots, v.transpose(0, 1))
-        return paged_attention(q, store.keys, store.values, self._batch.spans, layout.block_size, scale)
+        return paged_attention(q, k, v, self._store.keys, self._store.values, self._batch.ragged, scale)
 
 
 class _BoundLatents:
@@ -140,11 +146,11 @@ class _BoundLatents:
     def attend(self, q: torch.Tensor, row: torch.Tensor, scale: float, *, sparse: bool) -> torch.Tensor:
         rows, rank, batch = self._store.rows, self._store.rank, self._batch
         size = batch.layout.block_size
-        rows.index_copy_(1, batch.layout.slots, row.unsqueeze(0))
+        rows.index_copy_(0, batch.layout.slots, row)
         if not sparse:
-            return latent_attention(q, rows, rank, batch.spans, size, scale)
+            return latent_attention(q, rows, rank, batch.ragged.spans, size, scale)
         assert batch.choices is not None
-        return sparse_latent_attention(q, rows, rank, batch.spans, batch.choices, size, scale)
+        return sparse_latent_attention(q, rows, rank, batch.ragged.spans, batch.choices, size, scale)
 
 
 class _BoundIndex:
@@ -157,7 +163,7 @@ class _BoundIndex:
     def choose(self, q: torch.Tensor, weights: torch.Tensor, key: torch.Tensor, count: int) -> None:
         keys, batch = self._store.keys, self._batch
         keys.index_copy_(0, batch.layout.slots, key)
-        batch.choices = choose(q, weights, keys, batch.spans, batch.layout.block_size, count)
+        batch.choices = choose(q, weights, keys, batch.ragged.spans, batch.layout.block_size, count)
 
 
 class _BoundStates:
@@ -179,30 +185,14 @@ class _BoundStates:
         return delta_rule(q, k, v, decay, beta, self._store.memory, moves.sources, moves.targets, self._borders)
 
 
-def spans_of(tables: np.ndarray, layout: BatchLayout) -> list[Span]:
-    """How each sequence of the batch is read; `tables` is `layout.tables` on the host."""
-    size = layout.block_size
-    lengths = np.asarray(layout.context_lens)
-    pages = -(-lengths // size)
-    breaks = np.diff(tables, axis=1) != 1
-    breaks &= np.arange(1, tables.shape[1]) < pages[:, None]
-    scattered = breaks.any(axis=1)
-    return [
-        Span(
-            begin=layout.query_starts[row],
-            end=layout.query_starts[row + 1],
-            length=layout.context_lens[row],
-            first=int(tables[row, 0]) * size,
-            blocks=layout.tables[row, : pages[row]] if scattered[row] else None,
-        )
-        for row in range(len(lengths))
-    ]
-
-
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """On the CPU, pages that the system zeroes when they are first touched: a pool costs only what was ever used of
-    it, where torch.zeros would write all of it."""
+    it, where torch.zeros would write all of it. Large pages where the system has them: attention reads small runs at
+    scattered places, and looking up where they are costs a third of the time otherwise."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

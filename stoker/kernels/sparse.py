@@ -99,7 +99,7 @@ def sparse_latent_attention(
             alone = replace(span, begin=0, end=len(own))
             outputs.append(latent_attention(own, rows, rank, [alone], block_size, scale))
         else:
-            outputs.append(_attend(own, rows[0], rank, choice, scale))
+            outputs.append(_attend(own, rows, rank, choice, scale))
     return torch.cat(outputs)
 
 

@@ -31,7 +31,8 @@ def test_json_tells_what_the_page_tells(tmp_path: Path) -> None:
     assert report["ok"] is (done.returncode == 0)
     assert report["ok"] is all(check["status"] != "fail" for check in report["checks"])
     found = {check["name"]: check for check in report["checks"]}
-    assert found.keys() >= {"Python", "Platform", "CPU", "Memory", "Data folder", "PyTorch", "Demo model", "Port"}
+    assert found.keys() >= {"Python", "Platform", "CPU", "Memory", "Data folder", "PyTorch", "Kernels"}
+    assert found.keys() >= {"Demo model", "Port"}
     assert found["PyTorch"]["status"] == "ok"
     assert "preferred" in found["PyTorch"]["detail"]
     assert str(tmp_path) in found["Data folder"]["detail"]
@@ -115,11 +116,27 @@ def test_platforms(monkeypatch: pytest.MonkeyPatch, system: str, machine: str, s
 def test_a_broken_torch_is_a_failure_with_its_reason(monkeypatch: pytest.MonkeyPatch, probe: str, shown: str) -> None:
     monkeypatch.setattr(checks, "PROBE", probe)
     monkeypatch.setattr(checks, "PROBE_SECONDS", 1.0 if "sleep" in probe else 60.0)
-    found = checks.torch()
+    (found,) = checks.torch()
     assert found.status == "fail"
     assert shown in found.detail
     assert "\n" not in found.detail
     assert found.advice
+
+
+@pytest.mark.parametrize(
+    ("kernels", "status", "shown"),
+    [
+        ({"missing": "not built: run this"}, "warn", "not built: run this"),
+        ({"isa": "avx2", "team": "torch's threads"}, "ok", "native for avx2, on torch's threads"),
+    ],
+)
+def test_kernels_that_are_not_there_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch, kernels: dict[str, str], status: str, shown: str
+) -> None:
+    answer = {"version": "1", "devices": ["cpu"], "dtype": "x", "threads": 1, "kernels": kernels}
+    monkeypatch.setattr(checks, "PROBE", f"print({json.dumps(answer)!r})")
+    torch, found = checks.torch()
+    assert (torch.status, found.status, found.detail) == ("ok", status, shown)
 
 
 def test_tools_are_looked_for_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class Batch:
             Span(7, 10, COUNT, 32, None),
         ]
         self.keys = torch.randn(44, INDEX, generator=random)
-        self.rows = torch.randn(1, 44, SIZE, generator=random)
+        self.rows = torch.randn(44, SIZE, generator=random)
         self.index_q = torch.randn(10, INDEX_HEADS, INDEX, generator=random)
         self.weights = torch.randn(10, INDEX_HEADS, generator=random)
         self.q = torch.randn(10, HEADS, SIZE, generator=random)
@@ -75,7 +75,7 @@ def test_attention_reads_the_chosen_only(batch: Batch) -> None:
     for span, choice in zip(batch.spans[:2], choices, strict=False):
         assert choice is not None
         for row in range(span.end - span.begin):
-            read = batch.rows[0, choice.slots[row]]
+            read = batch.rows[choice.slots[row]]
             shares = (batch.q[span.begin + row] @ read.T * SCALE).softmax(dim=-1)
             torch.testing.assert_close(found[span.begin + row], shares @ read[:, :RANK])
     dense = latent_attention(batch.q[7:], batch.rows, RANK, [Span(0, 3, COUNT, 32, None)], BLOCK, SCALE)

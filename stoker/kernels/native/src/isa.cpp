@@ -1,0 +1,10 @@
+// All kernels for one instruction set: compiled once for each, with STOKER_ISA as its name.
+#include "attention.h"
+#include "kernels.h"
+
+namespace stoker::STOKER_ISA {
+
+extern const Kernels kernels;
+const Kernels kernels = {attend_piece, join};
+
+}  // namespace stoker::STOKER_ISA
