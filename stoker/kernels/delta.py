@@ -82,8 +82,11 @@ def steps(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """T tokens of one sequence, as `step` for each, T being in the place of B: memory [1, heads, size, value], which
     may be changed -> (output [T, heads, value], the memory after them)."""
-    out = [step(*(x[t : t + 1] for x in (q, k, v, decay, beta)), memory) for t in range(len(q))]
-    return torch.cat(out), memory
+    outputs: list[torch.Tensor] = []
+    for token in range(len(q)):
+        at = slice(token, token + 1)
+        outputs.append(step(q[at], k[at], v[at], decay[at], beta[at], memory))
+    return torch.cat(outputs), memory
 
 
 def chunks(
