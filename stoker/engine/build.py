@@ -16,12 +16,14 @@ from stoker.engine.blocks import BlockPool
 from stoker.engine.compiler import Compiler, Grammars
 from stoker.engine.core import EngineCore
 from stoker.engine.executor import LocalExecutor, bytes_per_state, kv_bytes_per_token
+from stoker.engine.images import ImageLimits
 from stoker.engine.limits import Limits
 from stoker.engine.memory import divide
 from stoker.engine.scheduler import Scheduler
 from stoker.engine.spec import EngineSpec
 from stoker.engine.states import StatePool
 from stoker.kernels.native import library
+from stoker.models.context import Graph
 from stoker.models.loader import load_graph, preferred_dtype
 from stoker.models.source import ModelError
 from stoker.models.text.model import TextModel
@@ -33,6 +35,8 @@ CPU_STEP_TOKENS = 512  # about the largest chunk that a laptop computes while a 
 GPU_STEP_TOKENS = 8192
 PREFILL_STEPS = 2  # how many steps' budgets a step may take while nobody decodes
 CPU_KV_BYTES = 576 << 20
+CPU_IMAGE_BYTES = 128 << 20  # of features of images, for the time between their encoding and their last token
+GPU_IMAGE_BYTES = 1 << 30
 GPU_KV_SHARE = 0.85  # of what is free once the weights are loaded
 
 
@@ -84,6 +88,7 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
         max_running=min(config.max_running, slots) if slots else config.max_running,
         max_waiting=config.max_waiting,
         lane_reserve=config.lane_reserve,
+        images=_image_limits(graph, dtype, device, step_tokens),
     )
     pool = BlockPool(blocks, config.block_size)
     every = config.snapshot_tokens and -(-config.snapshot_tokens // config.block_size) * config.block_size
@@ -103,6 +108,13 @@ def build_core(spec: EngineSpec, progress: Callable[[str, float], None]) -> Engi
         load_seconds=time.monotonic() - began,
     )
     return EngineCore(scheduler, executor, Compiler(grammars), eos_ids=spec.info.eos_ids, ready=ready)
+
+
+def _image_limits(graph: Graph, dtype: torch.dtype, device: torch.device, step_tokens: int) -> ImageLimits | None:
+    if graph.vision is None:
+        return None
+    memory = CPU_IMAGE_BYTES if device.type == "cpu" else GPU_IMAGE_BYTES
+    return ImageLimits(token_bytes=graph.vision.hidden * dtype.itemsize, memory=memory, step_tokens=step_tokens)
 
 
 def _device(name: str, spec: EngineSpec) -> tuple[torch.device, int]:

@@ -7,8 +7,9 @@ Owns one DEALER socket and the table of open requests. Does not own the process,
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
@@ -22,6 +23,8 @@ from stoker.types.wire import (
     FromEngine,
     Generate,
     Hello,
+    ImagePixels,
+    ImagesWanted,
     KVEvents,
     KVNews,
     KVSnapshot,
@@ -40,6 +43,9 @@ SEND_QUEUE = 4096  # messages waiting for a stuck engine before new requests are
 MESSAGES_PER_TURN = 64  # read before others get the event loop
 
 Status = Loading | Ready
+Pixels = Callable[[bytes], Awaitable[bytes]]
+
+log = logging.getLogger(__name__)
 
 
 class EngineClient:
@@ -50,14 +56,23 @@ class EngineClient:
 
     With `on_kv` the engine's KV events are subscribed to, again whenever some were missed: what it is called with is
     always a snapshot part by part, then events without a gap, then perhaps another snapshot. It must not raise.
+
+    `pixels` gives those of an image of an open request when the engine asks for them, b"" if there is none.
     """
 
     def __init__(
-        self, endpoint: str, on_status: Callable[[Status], None], *, on_kv: Callable[[KVNews], None] | None = None
+        self,
+        endpoint: str,
+        on_status: Callable[[Status], None],
+        *,
+        on_kv: Callable[[KVNews], None] | None = None,
+        pixels: Pixels | None = None,
     ) -> None:
         self.stats: EngineStats | None = None
         self._on_status = on_status
         self._on_kv = on_kv
+        self._pixels = pixels
+        self._sending: set[asyncio.Task[None]] = set()  # pixels that the engine asked for
         self._feed = Feed()
         self._heard = float("-inf")
         self._ready = False
@@ -118,8 +133,10 @@ class EngineClient:
             self._send(Shutdown())
 
     async def close(self) -> None:
-        self._greeter.cancel()
-        await asyncio.gather(self._greeter, return_exceptions=True)
+        tasks = [self._greeter, *self._sending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._loop.remove_reader(self._socket.FD)
         self._socket.close(0)
         self._context.term()
@@ -164,6 +181,11 @@ class EngineClient:
             case KVSnapshot() | KVEvents():
                 if self._on_kv and self._feed.take(message):
                     self._on_kv(message)
+            case ImagesWanted():
+                for digest in message.digests:
+                    task = asyncio.create_task(self._send_pixels(digest))
+                    self._sending.add(task)
+                    task.add_done_callback(self._sending.discard)
             case Refused():
                 error = StokerError(
                     ErrorKind(message.kind), message.code, message.message, retry_after=message.retry_after
@@ -176,6 +198,18 @@ class EngineClient:
                 self._ready = isinstance(message, Ready)
                 self._on_status(message)
                 self.subscribe()
+
+    async def _send_pixels(self, digest: bytes) -> None:
+        """An answer in any case: the engine asks once, and what waits for the image would wait for ever."""
+        pixels = b""
+        try:
+            pixels = b"" if self._pixels is None else await self._pixels(digest)
+        except StokerError as error:
+            log.warning("an image is not to be had: %s", error, extra={"action": "image_lost"})
+        except Exception:
+            log.exception("an image is not to be had", extra={"action": "image_lost"})
+        with suppress(StokerError):  # an engine that takes nothing is noticed by its silence
+            self._send(ImagePixels(digest=digest, pixels=pixels))
 
     def _deliver(self, request_id: str, item: Progress | StokerError) -> None:
         """Late tokens of a request that was left are dropped: its abort is under way."""

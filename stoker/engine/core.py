@@ -134,6 +134,27 @@ class EngineCore:
                 log.error("block pool: %s", fault, extra={"action": "pool_check"})
         return news
 
+    def supply(self, client: bytes, digest: bytes, pixels: bytes) -> list[Refused]:
+        """Pixels that a client was asked for; empty if it does not have them. Returns those of its requests that cannot
+        go on without."""
+        refused: list[Refused] = []
+        for inner in self._scheduler.images.supply(digest, pixels):
+            owner, request_id = self._outer[inner]
+            if owner == client:
+                self.abort(client, request_id)
+                text = "An image of the request was lost before it was needed. Send it again."
+                refused.append(Refused(id=request_id, kind=ErrorKind.INTERNAL, code="image_lost", message=text))
+        self._stalled = False
+        return refused
+
+    def wanted(self) -> dict[bytes, list[bytes]]:
+        """Digests of the images that the next steps need, by the client that has them. Each is told once."""
+        wanted: dict[bytes, list[bytes]] = {}
+        for inner, digest in self._scheduler.images.asked():
+            if inner in self._outer:
+                wanted.setdefault(self._outer[inner][0], []).append(digest)
+        return wanted
+
     def stats(self) -> EngineStats:
         return msgspec.structs.replace(self._scheduler.stats(), kv_seq=self.journal.seq)
 

@@ -15,8 +15,8 @@ from stoker.engine.compiler import Grammars
 from stoker.engine.grammar import Constraint
 from stoker.engine.kv import BatchContext, StateMoves, make_store
 from stoker.engine.sampler import Allowed, SamplerRow, sample
-from stoker.models.context import BatchLayout, Graph, RecurrentSpec
-from stoker.types.plan import Sampled, SequenceStart, StepPlan, StepResult, Work
+from stoker.models.context import BatchLayout, Embedded, Graph, RecurrentSpec
+from stoker.types.plan import Encode, Sampled, SequenceStart, StepPlan, StepResult, Work
 
 
 class Executor(Protocol):
@@ -61,11 +61,16 @@ class LocalExecutor:
         self._empty_state = num_states if any(isinstance(spec, RecurrentSpec) for spec in graph.caches) else None
         self._stores = [make_store(spec, num_blocks * block_size, num_states, dtype, device) for spec in graph.caches]
         self._sequences: dict[int, _Sequence] = {}
+        self._features: dict[int, torch.Tensor] = {}  # of each image [tokens, hidden]
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         for seq in plan.finished:
             del self._sequences[seq]
+        for number in plan.forget:
+            del self._features[number]
+        for image in plan.encode:
+            self._features[image.number] = self._encode(image)
         for start in plan.starts:
             self._sequences[start.seq] = _Sequence(start, self._grammars.constraint(start))
         if not plan.work:
@@ -99,8 +104,28 @@ class LocalExecutor:
             context_lens=ends.tolist(),
             tables=self._to_device(tables),
             block_size=self._block_size,
+            embedded=self._embedded(work, sequences, borders),
         )
         return self._to_device(ids), layout, tables
+
+    def _encode(self, image: Encode) -> torch.Tensor:
+        assert self._graph.vision is not None, "a plan for a model that takes no images"
+        pixels = np.frombuffer(image.pixels, dtype=np.uint8).reshape(image.height, image.width, 3)
+        return self._graph.vision.encode(torch.from_numpy(pixels.copy()))
+
+    def _embedded(self, work: Sequence[Work], sequences: Sequence[_Sequence], borders: np.ndarray) -> list[Embedded]:
+        """What of the batch's rows is images: of each as much as its sequence computes now."""
+        found: list[Embedded] = []
+        for item, sequence, row in zip(work, sequences, borders, strict=False):
+            for image in sequence.images:
+                first = max(image.start, item.start)
+                last = min(image.start + image.tokens, item.start + item.count)
+                if first < last:
+                    values = self._features[image.number]
+                    assert len(values) == image.tokens, "an image has as many features as tokens"
+                    part = values[first - image.start : last - image.start]
+                    found.append(Embedded(int(row) + first - item.start, part))
+        return found
 
     def _moves(self, work: Sequence[Work]) -> StateMoves | None:
         if self._empty_state is None:
@@ -152,6 +177,7 @@ class _Sequence:
         self.blocks = _Growing(start.blocks)
         self.row = SamplerRow(start.sampling, start.token_ids, start.prompt_len)
         self.constraint = constraint
+        self.images = start.images
 
     def grow(self, work: Work) -> None:
         self.ids.extend(work.append)

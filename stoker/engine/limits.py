@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stoker.engine.chain import LINK_BYTES
+from stoker.engine.images import ImageLimits
 from stoker.types.errors import ErrorKind, StokerError, invalid
 from stoker.types.wire import Generate
 
@@ -13,7 +14,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine settled on when it started; see `EngineConfig` for the meaning.
 
     `context` is clamped to the pool. `max_waiting` holds for each lane, so that a full batch line refuses no
-    interactive request.
+    interactive request. `images` is None for a model that takes none.
     """
 
     vocab_size: int
@@ -23,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int
     max_waiting: int
     lane_reserve: tuple[float, float]
+    images: ImageLimits | None = None
 
 
 def refuse_impossible(request: Generate, limits: Limits, context: int, page: int) -> None:
@@ -44,6 +46,8 @@ def refuse_impossible(request: Generate, limits: Limits, context: int, page: int
             f" {context} tokens",
             param="prompt",
         )
+    if request.images:
+        _check_images(request, limits)
     ids = [*ids, *request.output_ids]
     if min(ids) < 0 or max(ids) >= vocab:
         wrong = next(i for i in ids if not 0 <= i < vocab)
@@ -53,3 +57,15 @@ def refuse_impossible(request: Generate, limits: Limits, context: int, page: int
         raise invalid(
             "invalid_logit_bias", f"token id {wrong} is outside the vocabulary of {vocab}", param="logit_bias"
         )
+
+
+def _check_images(request: Generate, limits: Limits) -> None:
+    if limits.images is None:
+        raise invalid("unsupported_content", "this model takes no images", param="messages")
+    end = 0
+    for image in request.images:
+        if len(image.digest) != LINK_BYTES or image.start < end or min(image.tokens, image.height, image.width) < 1:
+            raise StokerError(ErrorKind.INTERNAL, "invalid_images", f"the image at {image.start} is not described")
+        end = image.start + image.tokens
+    if end > len(request.prompt_ids):
+        raise StokerError(ErrorKind.INTERNAL, "invalid_images", "an image reaches beyond the prompt")

@@ -31,6 +31,8 @@ from stoker.types.wire import (
     FromEngine,
     Generate,
     Hello,
+    ImagePixels,
+    ImagesWanted,
     Loading,
     Ready,
     Refused,
@@ -115,6 +117,8 @@ class EngineProcess:
             self._beat(core, now)  # before the step: after a long one greetings would still lie unread in the socket
         for name, progress in core.step().items():
             self._send(name, Step(progress=progress))
+        for name, digests in core.wanted().items():
+            self._send(name, ImagesWanted(digests=digests))
         self._tell_kv(core)
 
     def _receive(self, wait: float) -> None:
@@ -138,6 +142,9 @@ class EngineProcess:
             case Generate() if name in self._clients:
                 refused = self._core.submit(name, message) if self._core else _still_loading(message.id)
                 if refused:
+                    self._send(name, refused)
+            case ImagePixels():
+                for refused in self._core.supply(name, message.digest, message.pixels) if self._core else ():
                     self._send(name, refused)
             case Abort():
                 if self._core:

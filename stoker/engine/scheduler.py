@@ -1,7 +1,8 @@
 """Rank 0's head: which sequences compute how many tokens in the next step, and what came of the last one.
 
 Owns requests by id, step plans and their results, finish reasons and statistics. Who has slots and blocks is decided
-in `residency.py`, how the token budget is shared in `budget.py`, what may be shared in `chain.py`. Pure Python with an
+in `residency.py`, how the token budget is shared in `budget.py`, what may be shared in `chain.py`, when images are
+encoded in `images.py`. Pure Python with an
 injected clock: no torch, no sockets, one thread. The caller alternates `plan` and `apply`; `add` and `abort` may come
 at any time between.
 """
@@ -18,6 +19,7 @@ import msgspec
 from stoker.engine.blocks import BlockPool
 from stoker.engine.budget import Demand, reserves, share
 from stoker.engine.chain import Chain, ChainRoot
+from stoker.engine.images import Images, places
 from stoker.engine.limits import Limits, refuse_impossible
 from stoker.engine.residency import Residency
 from stoker.engine.sequence import Sequence, State
@@ -92,6 +94,7 @@ class Scheduler:
         self._draw_seed = draw_seed
         self._reserve = reserves(limits.step_tokens, limits.lane_reserve)
         self._residency = Residency(pool, limits.max_running, limits.lane_reserve, states)
+        self.images = Images(limits.images)
         self._live: dict[str, Sequence] = {}
         self._next_number = 0
         self._flight: _Flight | None = None
@@ -127,12 +130,13 @@ class Scheduler:
             output=len(request.output_ids),
             sampling=sampling,
             lane=request.lane,
-            chain=Chain(root, self._key, self.pool.block_size, request.links),
+            chain=Chain(root, self._key, self.pool.block_size, request.links, request.images),
             max_output=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             grammar=request.grammar,
             reasoning=request.reasoning,
             arrived=self._count.steps,
             held=held,
+            images=self.images.enter(request.domain, request.images),
         )
         self._next_number += 1
         self._live[request.id] = seq
@@ -172,11 +176,19 @@ class Scheduler:
             if granted and seq.state is State.RUNNING and (count := residency.grow(seq, granted)):
                 chunks.append((seq, count))
         chunks = [(seq, count) for seq, count in chunks if seq.state is State.RUNNING]  # the rest was preempted since
+        chunks = self.images.see(chunks)
         if not chunks:
             return None
         starts = [self._start(seq) for seq, _ in chunks if seq.sent == 0]
         work = [self._work(seq, count) for seq, count in chunks]
-        plan = StepPlan(step=self._count.steps, finished=residency.departed, starts=starts, work=work)
+        plan = StepPlan(
+            step=self._count.steps,
+            finished=residency.departed,
+            forget=self.images.forgets,
+            encode=self.images.encodes,
+            starts=starts,
+            work=work,
+        )
         residency.departed = []
         decode = sum(seq.decoding for seq, _ in chunks)
         prefill = sum(count for _, count in chunks) - decode
@@ -258,6 +270,7 @@ class Scheduler:
             recomputed_tokens=self._count.recomputed_tokens,
             evictions=self.pool.evictions,
             failed_checks=self._count.failed_checks,
+            image_tokens=self.images.tokens,
             states_free=0 if self.states is None else self.states.pool.free,
             states_cached=0 if self.states is None else self.states.pool.cached,
             states_in_use=0 if self.states is None else self.states.pool.in_use,
@@ -276,6 +289,7 @@ class Scheduler:
             blocks=list(seq.blocks),
             grammar=seq.grammar,
             reasoning=seq.reasoning,
+            images=places(seq.images),
         )
 
     def _work(self, seq: Sequence, count: int) -> Work:
@@ -321,6 +335,7 @@ class Scheduler:
 
     def _end(self, seq: Sequence) -> None:
         self._residency.leave(seq)
+        self.images.leave(seq.request, seq.images)
         if self._live.get(seq.request) is seq:
             del self._live[seq.request]
         now = self._clock()

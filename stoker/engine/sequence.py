@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from stoker.engine.chain import Chain
+from stoker.engine.images import Placed
 from stoker.types.lane import Lane
 from stoker.types.sampling import SamplingParams
 from stoker.types.wire import Reasoning
@@ -41,6 +42,7 @@ class Sequence:
     arrived   steps that had been made when it came
     waited    steps from then to its first token, that step included; 0 before
     held      its grammar is still being compiled: it is not let in
+    images    those of its prompt, in order
 
     Where the model keeps states (`states.py`):
     slot      of its state after the `computed` tokens, None before the first
@@ -59,6 +61,7 @@ class Sequence:
     grammar: str | None = None
     reasoning: Reasoning | None = None
     held: bool = False
+    images: tuple[Placed, ...] = ()
     arrived: int = 0
     output: int = 0
     prompt_len: int = field(init=False)

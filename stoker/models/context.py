@@ -166,6 +166,11 @@ class ForwardContext(Protocol):
 class Vision(Protocol):
     """The part of a model that turns images into what its language model reads."""
 
+    @property
+    def hidden(self) -> int:
+        """Values of a row."""
+        ...
+
     def encode(self, pixels: torch.Tensor) -> torch.Tensor:
         """uint8 [height, width, 3], both sides whole tokens -> one row per token, [tokens, hidden], row by row."""
         ...

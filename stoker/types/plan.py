@@ -11,6 +11,23 @@ from stoker.types.sampling import SamplingParams
 from stoker.types.wire import Reasoning, SampledToken
 
 
+class ImageAt(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens [start, start + tokens) of a sequence are those of image `number`."""
+
+    number: int
+    start: int
+    tokens: int
+
+
+class Encode(msgspec.Struct, frozen=True, array_like=True):
+    """Make features of an image and keep them as `number`. `pixels` are uint8 [height, width, 3], row by row."""
+
+    number: int
+    height: int
+    width: int
+    pixels: bytes
+
+
 class SequenceStart(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """A sequence enters (or re-enters after preemption): all ids known so far, of which `prompt_len` are prompt.
 
@@ -24,6 +41,7 @@ class SequenceStart(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     blocks: list[int]
     grammar: str | None = None
     reasoning: Reasoning | None = None
+    images: list[ImageAt] = []
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,10 +65,13 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, tag="plan"):
-    """One step. `finished` sequences are forgotten first, then `starts` are entered, then `work` runs as one batch."""
+    """One step. `finished` sequences and the images `forget` are forgotten first, then images are encoded and `starts`
+    entered, then `work` runs as one batch."""
 
     step: int
     finished: list[int] = []
+    forget: list[int] = []
+    encode: list[Encode] = []
     starts: list[SequenceStart] = []
     work: list[Work] = []
 

@@ -28,6 +28,20 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     end: tuple[int, ...] = ()
 
 
+class ImageSpan(msgspec.Struct, frozen=True, array_like=True):
+    """Where an image is in a prompt: `tokens` placeholders from `start` on, for `height` x `width` pixels in RGB.
+
+    `digest` (16 bytes) is that of its file, its size and the version of what made pixels of it: two images of one
+    digest are the same to the model.
+    """
+
+    start: int
+    tokens: int
+    height: int
+    width: int
+    digest: bytes
+
+
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     """Continue `prompt_ids`. `domain` says who may share the KV of this prompt; the gateway sets it, never a client.
 
@@ -37,6 +51,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
 
     `output_ids` were generated before, by an engine that was lost: this one goes on behind them as if they were its
     own. They count as output everywhere (limits, penalties, seeds, grammar, reasoning), and are not sent again.
+
+    `images` are those of the prompt, first to last. Their pixels are asked for when they are needed (`ImagesWanted`).
     """
 
     id: str
@@ -49,12 +65,20 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     domain: str = ""
     adapter: str = ""
     links: bytes = b""
+    images: list[ImageSpan] = []
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     """Stop and free at the next step. Harmless for an id that is unknown or already finished."""
 
     id: str
+
+
+class ImagePixels(msgspec.Struct, frozen=True, kw_only=True, tag="pixels"):
+    """Answers `ImagesWanted`: uint8 [height, width, 3], row by row; empty if the client does not have the image."""
+
+    digest: bytes
+    pixels: bytes
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -70,7 +94,7 @@ class Shutdown(msgspec.Struct, frozen=True, kw_only=True, tag="shutdown"):
     """End the process now; sequences still running end with reason `abort`."""
 
 
-ToEngine = Generate | Abort | Hello | Subscribe | Shutdown
+ToEngine = Generate | ImagePixels | Abort | Hello | Subscribe | Shutdown
 
 
 class SampledToken(msgspec.Struct, frozen=True, array_like=True):
@@ -113,6 +137,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
     """All that one engine step has for one client."""
 
     progress: list[Progress]
+
+
+class ImagesWanted(msgspec.Struct, frozen=True, kw_only=True, tag="wanted"):
+    """A step is about to need the pixels of these images of the client's requests."""
+
+    digests: list[bytes]
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
@@ -178,6 +208,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
                      silence longer than that means that the engine hangs
     after_abort      tokens computed for a request in the step during which its abort came: an upper bound of what was
                      computed for nobody
+    image_tokens     of images that went through the model's vision part; not of those found in a cache
     kv_seq           of the last `KVEvents`: a subscriber that has seen another number has missed some
     states_*         state slots, of models that keep states: counted like blocks, the cached ones are snapshots
     """
@@ -204,6 +235,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
     decode_seconds: float = 0.0
     predicted: float = 0.0
     after_abort: int = 0
+    image_tokens: int = 0
     kv_seq: int = 0
     states_free: int = 0
     states_cached: int = 0
@@ -211,4 +243,4 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, tag="stats"):
 
 
 KVNews = KVSnapshot | KVEvents
-FromEngine = Step | Refused | Loading | Ready | EngineStats | KVNews
+FromEngine = Step | ImagesWanted | Refused | Loading | Ready | EngineStats | KVNews

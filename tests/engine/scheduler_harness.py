@@ -1,23 +1,25 @@
 """A scheduler with an executor that knows what every KV slot holds, and refuses to read anything else.
 
 The KV of a token is the identity of the chain (domain, all ids up to it): a number from a trie, so two slots compare
-equal exactly if they hold the KV of the same chain. A state is the number of the last token that it has seen. The token
-that follows a chain is a fixed pseudo-random function of
-it, so what a request generates does not depend on scheduling.
+equal exactly if they hold the KV of the same chain. A state is the number of the last token that it has seen. A token
+of an image is what the image's features say, and its id counts for nothing. The token that follows a chain is a fixed
+pseudo-random function of it, so what a request generates does not depend on scheduling.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from stoker.engine.blocks import BlockPool
+from stoker.engine.images import ImageLimits
 from stoker.engine.limits import Limits
 from stoker.engine.scheduler import Outcome, Scheduler
 from stoker.engine.states import StatePool
 from stoker.types.lane import Lane
-from stoker.types.plan import Sampled, StepPlan, StepResult
+from stoker.types.plan import ImageAt, Sampled, StepPlan, StepResult
 from stoker.types.sampling import SamplingParams
-from stoker.types.wire import Generate, SampledToken
+from stoker.types.wire import Generate, ImageSpan, SampledToken
 
 VOCAB = 50
 
@@ -34,6 +36,10 @@ class Trie:
     def child(self, parent: object, token: int) -> int:
         return self.children.setdefault((parent, token), len(self.children))
 
+    def token(self, node: object) -> int:
+        """The last token of a chain."""
+        return next(token for (_, token), child in self.children.items() if child == node)
+
     def chain(self, domain: str, ids: list[int]) -> list[int]:
         out: list[int] = []
         node: object = domain
@@ -41,6 +47,25 @@ class Trie:
             node = self.child(node, token)
             out.append(node)
         return out
+
+
+def image_token(digest: bytes, place: int) -> int:
+    """What token `place` of an image means, instead of its id."""
+    return 1000 + int.from_bytes(digest[:8], "big") * 1000 + place
+
+
+def pixels_of(image: ImageSpan) -> bytes:
+    """Pixels by which the executor below knows the image."""
+    return (image.digest * image.height * image.width)[: image.height * image.width * 3]
+
+
+def seen(ids: list[int], images: Sequence[ImageSpan]) -> list[int]:
+    """A prompt as the model reads it."""
+    ids = list(ids)
+    for image in images:
+        for place in range(image.tokens):
+            ids[image.start + place] = image_token(image.digest, place)
+    return ids
 
 
 def next_token(domain: str, ids: list[int]) -> int:
@@ -51,8 +76,11 @@ def next_token(domain: str, ids: list[int]) -> int:
 
 
 class Row:
-    def __init__(self, domain: str, ids: list[int], blocks: list[int], sampling: SamplingParams) -> None:
+    def __init__(
+        self, domain: str, ids: list[int], blocks: list[int], sampling: SamplingParams, images: list[ImageAt]
+    ) -> None:
         self.domain, self.ids, self.blocks, self.sampling = domain, list(ids), list(blocks), sampling
+        self.images = images
 
 
 class ContentExecutor:
@@ -67,14 +95,25 @@ class ContentExecutor:
         self.domains: list[str] = []  # of sequence n
         self.seeds: dict[int, int | None] = {}
         self.fail: set[int] = set()
+        self.features: dict[int, bytes] = {}  # of image n: its digest
+        self.encoded: list[bytes] = []
 
     def execute(self, plan: StepPlan) -> StepResult:
         for number in plan.finished:
             del self.rows[number]
+        for number in plan.forget:
+            del self.features[number]
+        for image in plan.encode:
+            assert image.number not in self.features, "encoded twice"
+            assert len(image.pixels) == image.height * image.width * 3
+            self.features[image.number] = image.pixels[:16]
+            self.encoded.append(image.pixels[:16])
         for start in plan.starts:
             assert start.seq not in self.rows, "entered twice"
             assert self.seeds.setdefault(start.seq, start.sampling.seed) == start.sampling.seed is not None
-            self.rows[start.seq] = Row(self.domains[start.seq], start.token_ids, start.blocks, start.sampling)
+            self.rows[start.seq] = Row(
+                self.domains[start.seq], start.token_ids, start.blocks, start.sampling, start.images
+            )
         sampled: list[Sampled] = []
         written: set[int] = set()
         targets = [work.target for work in plan.work]
@@ -87,6 +126,15 @@ class ContentExecutor:
             row.blocks += work.blocks
             assert work.count > 0
             assert len(set(row.blocks)) == len(row.blocks)
+            for image in row.images:
+                for position in range(image.start, image.start + image.tokens):
+                    if work.start <= position < work.start + work.count:
+                        row.ids[position] = image_token(self.features[image.number], position - image.start)
+                    elif position < work.start and row.ids[position] < 1000:  # computed by somebody else
+                        known = self.kv[
+                            row.blocks[position // self.block_size] * self.block_size + position % self.block_size
+                        ]
+                        row.ids[position] = self.trie.token(known)
             content = self.trie.chain(row.domain, row.ids)
             slots = [
                 row.blocks[t // self.block_size] * self.block_size + t % self.block_size
@@ -129,6 +177,7 @@ class Rig:
         lane_reserve: tuple[float, float] = (0.1, 0.02),
         states: int = 0,
         every: int | None = None,
+        images: ImageLimits | None = None,
     ) -> None:
         """`states` > 0: a model that keeps states, in so many slots, with snapshots at `every` tokens of prompts."""
         self.now = 0.0
@@ -142,6 +191,7 @@ class Rig:
             max_running=max_running,
             max_waiting=max_waiting,
             lane_reserve=lane_reserve,
+            images=images,
         )
         seeds = iter(range(1 << 30))
         self.scheduler = Scheduler(
@@ -173,6 +223,7 @@ class Rig:
         stop_ids: tuple[int, ...] = (),
         min_tokens: int = 0,
         links: bytes = b"",
+        images: Sequence[ImageSpan] = (),
     ) -> int:
         """Queue a request; returns the number by which the executor will know it."""
         request = Generate(
@@ -182,6 +233,7 @@ class Rig:
             lane=lane,
             domain=domain,
             links=links,
+            images=list(images),
         )
         self.scheduler.add(request)
         self.requests[name] = request
@@ -238,7 +290,7 @@ class Rig:
         """Output and finish reason of a request by direct computation, without scheduler or cache."""
         request = self.requests[name]
         sampling = request.sampling
-        ids = list(request.prompt_ids)
+        ids = seen(request.prompt_ids, request.images)
         out: list[int] = []
         room = self.scheduler.context - len(ids)
         bound = room if sampling.max_tokens is None else min(room, sampling.max_tokens)

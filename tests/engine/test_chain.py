@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.engine.chain import LINK_BYTES, LOGICAL_BLOCK, PAGE, Chain, ChainRoot, ChainScheme, pack
+from stoker.types.wire import ImageSpan
 
 KEY = b"k" * 32
 ROOT = ChainRoot(fingerprint="model", adapter="none", domain="tenant")
@@ -109,3 +110,51 @@ def test_both_sides_make_the_same_links(ids: list[int], cut: int, page: int) -> 
 
 def test_a_scheme_does_not_show_its_key() -> None:
     assert "k" * 32 not in repr(ChainScheme(KEY, "model"))
+
+
+SEEN = ImageSpan(20, 10, 56, 140, b"i" * 16)
+
+
+def links_with(*images: ImageSpan) -> list[bytes]:
+    chain = Chain(ROOT, KEY, PAGE, images=images)
+    chain.extend(IDS)
+    return chain.links
+
+
+def test_an_image_changes_every_link_from_the_page_on_in_which_it_begins() -> None:
+    """T-38, T-39. Its digest, its place in the page and its length: the ids are the same for all images."""
+    plain, seen = links(), links_with(SEEN)
+    assert [a == b for a, b in zip(plain, seen, strict=True)] == [True] + [False] * (len(plain) - 1)
+    others = [
+        msgspec.structs.replace(SEEN, digest=b"i" * 15 + b"j"),
+        msgspec.structs.replace(SEEN, start=21),
+        msgspec.structs.replace(SEEN, tokens=11),
+    ]
+    variants = [
+        seen,
+        *(links_with(other) for other in others),
+        links_with(SEEN, others[1]),
+        links_with(others[1], SEEN),
+    ]
+    assert len({variant[-1] for variant in variants}) == len({variant[1] for variant in variants}) == len(variants)
+    far = links_with(SEEN, msgspec.structs.replace(SEEN, start=70))
+    assert [a == b for a, b in zip(far, seen, strict=True)] == [True] * 4 + [False] * (len(far) - 4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9), st.integers(0, 2)), max_size=5), st.integers(0, 90))
+def test_images_grow_and_resume_like_ids(gaps: list[tuple[int, int, int]], cut: int) -> None:
+    images: list[ImageSpan] = []
+    for gap, tokens, name in gaps:
+        start = gap + (images[-1].start + images[-1].tokens if images else 0)
+        images.append(ImageSpan(start, tokens, 28, 28, bytes([name]) * 16))
+    for page in (4, 16):
+        whole = Chain(ROOT, KEY, page, images=images)
+        whole.extend(IDS)
+        grown = Chain(ROOT, KEY, page, images=images)
+        grown.extend(IDS[:cut])
+        known = b"".join(grown.links)
+        grown.extend(IDS)
+        assert grown.links == whole.links
+        scheme = ChainScheme(KEY, ROOT.fingerprint, page)
+        root = scheme.root(domain=ROOT.domain, adapter=ROOT.adapter)
+        assert scheme.extend(known, root, pack(IDS), images) == b"".join(whole.links)

@@ -139,6 +139,7 @@ class MoonViT:
         """`config` is the model's vision_config. Raises ModelError if it is not supported or the weights do not fit."""
         parsed = parse_config(config, text_hidden, weights.where)
         hidden, patch, tower = parsed.hidden_size, parsed.patch_size, "vision_tower"
+        self.hidden = text_hidden
         self._config = parsed
         self._dtype = weights.dtype
         self._device = weights.device
