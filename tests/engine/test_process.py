@@ -27,6 +27,8 @@ from stoker.types.wire import (
     FromEngine,
     Generate,
     Hello,
+    ImagePixels,
+    ImagesWanted,
     KVEvents,
     KVSnapshot,
     Loading,
@@ -54,6 +56,8 @@ class ScriptedCore:
     def __init__(self) -> None:
         self.left: dict[tuple[bytes, str], int] = {}
         self.dropped: list[int] = []
+        self.unasked: dict[bytes, list[bytes]] = {}
+        self.supplied: list[tuple[bytes, bytes, bytes]] = []
         self.step_seconds = 0.001
         self.predicted = 0.0
         self.pool = BlockPool(64, 64)
@@ -99,6 +103,17 @@ class ScriptedCore:
 
     def plan(self) -> float:
         return self.predicted if self.left else 0.0
+
+    def wanted(self) -> dict[bytes, list[bytes]]:
+        found, self.unasked = self.unasked, {}
+        return found
+
+    def supply(self, client: bytes, digest: bytes, pixels: bytes) -> list[Refused]:
+        self.supplied.append((client, digest, pixels))
+        lost = [name for owner, name in self.left if owner == client and not pixels]
+        for name in lost:
+            self.abort(client, name)
+        return [Refused(id=name, kind="internal_error", code="image_lost", message="lost") for name in lost]
 
     def step(self) -> dict[bytes, list[Progress]]:
         """Publishes a block for each token as well."""
@@ -249,6 +264,26 @@ def test_refusal_and_abort(engine: Engine) -> None:
     peer.send(generate("next", 3))
     assert peer.tokens("next") == 3
     assert not engine.core.left
+
+
+def test_pixels_are_asked_of_the_client_that_has_them(engine: Engine) -> None:
+    """And come back to the core; a request whose image is lost is refused to its own client only."""
+    first, second = engine.connect(), engine.connect()
+    for peer in (first, second):
+        peer.send(Hello())
+        peer.send(generate("a", 100_000))
+        peer.get(Step)
+    owner = next(client for client, _ in engine.core.left)
+    engine.core.unasked = {owner: [b"one", b"two"]}
+    wanted = first.get(ImagesWanted)
+    assert wanted == ImagesWanted(digests=[b"one", b"two"])
+    first.send(ImagePixels(digest=b"one", pixels=b"123"))
+    first.send(ImagePixels(digest=b"two", pixels=b""))
+    refused = first.get(Refused)
+    assert isinstance(refused, Refused)
+    assert (refused.id, refused.code) == ("a", "image_lost")
+    assert engine.core.supplied == [(owner, b"one", b"123"), (owner, b"two", b"")]
+    second.get(Step)
 
 
 def test_garbage_is_dropped(engine: Engine) -> None:
