@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 
@@ -76,7 +77,7 @@ class EngineClient:
         self._feed = Feed()
         self._heard = float("-inf")
         self._ready = False
-        self._open: dict[str, asyncio.Queue[Progress | StokerError]] = {}
+        self._open: dict[str, _Inbox] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
         self._context = zmq.Context()
@@ -97,8 +98,7 @@ class EngineClient:
         """See `Backend.generate`. Leaving early aborts the request in the engine."""
         if request.id in self._open:
             raise StokerError(ErrorKind.INTERNAL, "duplicate_request", f"request id {request.id} is in use")
-        inbox: asyncio.Queue[Progress | StokerError] = asyncio.Queue()
-        self._open[request.id] = inbox
+        inbox = self._open[request.id] = _Inbox()
         finished = False
         try:
             self._send(request)
@@ -118,7 +118,7 @@ class EngineClient:
     def fail(self, error: StokerError) -> None:
         """End every open request with `error`: the engine is gone."""
         for inbox in self._open.values():
-            inbox.put_nowait(error)
+            inbox.put(error)
 
     def subscribe(self) -> None:
         """Ask for a new snapshot, if there is a reader for it and the engine serves."""
@@ -214,7 +214,27 @@ class EngineClient:
     def _deliver(self, request_id: str, item: Progress | StokerError) -> None:
         """Late tokens of a request that was left are dropped: its abort is under way."""
         if inbox := self._open.get(request_id):
-            inbox.put_nowait(item)
+            inbox.put(item)
+
+
+class _Inbox:
+    """What has come for one request, which one task reads. An asyncio.Queue without what it has for several readers
+    and for bounds: an output is bounded already."""
+
+    def __init__(self) -> None:
+        self._items: deque[Progress | StokerError] = deque()
+        self._news: asyncio.Future[None] | None = None
+
+    def put(self, item: Progress | StokerError) -> None:
+        self._items.append(item)
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def get(self) -> Progress | StokerError:
+        while not self._items:
+            self._news = asyncio.get_running_loop().create_future()
+            await self._news
+        return self._items.popleft()
 
 
 def _forgotten() -> LostError:

@@ -141,8 +141,8 @@ class Exchange:
         headers += [(b"x-request-id", self.id.encode()), (b"request-id", self.id.encode())]  # OpenAI's, Anthropic's
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def write(self, body: bytes, *, more: bool) -> None:
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+    def write(self, body: bytes, *, more: bool) -> Awaitable[None]:
+        return self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def reply(
         self,

@@ -102,14 +102,8 @@ class Choice:
         self.cached = max(self.cached, progress.cached)
         self.waited = max(self.waited, progress.waited)
         self.output = max(self.output, progress.output)
-        if progress.finish == "error":
-            raise StokerError(
-                ErrorKind.INTERNAL, "generation_failed", "The model produced no usable probabilities for this request."
-            )
-        if progress.finish == "abort":
-            raise StokerError(
-                ErrorKind.UNAVAILABLE, "engine_stopped", "The engine stopped before the output ended.", retry_after=1.0
-            )
+        if progress.finish is not None:
+            _check_end(progress.finish)
         deltas: list[Event] = []
         for token in progress.tokens:
             self._take(token, deltas)
@@ -198,6 +192,17 @@ class Choice:
             else:
                 deltas.append(TextDelta(index=self.index, text="", logprobs=tuple(ready)))
         return deltas
+
+
+def _check_end(reason: FinishReason) -> None:
+    if reason == "error":
+        raise StokerError(
+            ErrorKind.INTERNAL, "generation_failed", "The model produced no usable probabilities for this request."
+        )
+    if reason == "abort":
+        raise StokerError(
+            ErrorKind.UNAVAILABLE, "engine_stopped", "The engine stopped before the output ended.", retry_after=1.0
+        )
 
 
 def _append(deltas: list[Event], delta: Delta) -> None:

@@ -15,6 +15,8 @@ from stoker.models.text.parse.output import Output
 from stoker.models.text.parse.table import Act, Mark, Sink, State
 from stoker.types.chat import Delta, FinishReason, Tool
 
+_THINKING = (State.THINK_START, State.THINK)
+
 
 class CallReader(Protocol):
     """Reads the calls of one output into its Output."""
@@ -70,7 +72,7 @@ class OutputParser:
     @property
     def reasoning(self) -> bool:
         """Inside of reasoning: what comes next is reasoning or ends it."""
-        return self._machine.state in (State.THINK_START, State.THINK)
+        return self._machine.state in _THINKING
 
     def push(self, pieces: Sequence[Piece]) -> list[Delta]:
         """More output. What is certain by now comes back; the beginning of a possible marker waits."""
@@ -124,7 +126,7 @@ class OutputParser:
 
     def _mark(self, read: Read) -> None:
         out, state = self._out, self._machine.state
-        if read.before in (State.THINK_START, State.THINK) and state not in (State.THINK_START, State.THINK):
+        if read.before in _THINKING and state not in _THINKING:
             out.reasoning.tag()
         if read.mark in (Mark.THINK, Mark.THINK_END) and read.before is not State.CONTENT:
             out.reasoning.tag()
