@@ -102,10 +102,14 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     recover  seconds that a request whose engine died waits for one that can go on, where no other is there at once
     loading  engines that load at the same time: more of them get in each other's way at disk and memory
+    launcher `local` starts engines on this host, `ray` on the nodes of the Ray cluster at `ray_address`; there an
+             engine takes `engine.threads` cores (1 if unset) and, where `engine.device` is cuda, one GPU
     """
 
     recover: Seconds = 30.0
     loading: Count = 2
+    launcher: Literal["local", "ray"] = "local"
+    ray_address: str = "auto"
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

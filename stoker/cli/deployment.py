@@ -11,6 +11,8 @@ from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import State
 from stoker.fleet.launcher import Host, LocalLauncher
 from stoker.fleet.pool import Pool
+from stoker.fleet.ray_launcher import RayLauncher
+from stoker.fleet.replicas import Make
 from stoker.models.info import ModelInfo, read_info
 from stoker.models.source import ModelFiles, resolve
 from stoker.models.text.model import TextModel
@@ -35,6 +37,13 @@ def find(config: Config, model: ModelConfig, progress: Callable[[str, float], No
     """Download what is missing. Blocks; raises ModelError and OSError."""
     files = resolve(model.model, revision=model.revision, data_dir=config.data_path, progress=progress)
     return Found(model, files, read_info(files))
+
+
+def _launcher(config: Config, model: ModelConfig, host: Host, spec: EngineSpec) -> Make:
+    if config.fleet.launcher == "local":
+        return LocalLauncher(host, spec, zone=model.zone)
+    gpus = int(model.engine.device.startswith("cuda"))
+    return RayLauncher(spec, cpus=model.engine.threads or 1, gpus=gpus, zone=model.zone)
 
 
 class Deployment:
@@ -67,7 +76,7 @@ class Deployment:
         self._scheme = spec.scheme
         self._pool = Pool(
             found.name,
-            LocalLauncher(host, spec, zone=found.config.zone),
+            _launcher(config, found.config, host, spec),
             replicas=found.config.replicas,
             recover=config.fleet.recover,
             on_state=on_state,

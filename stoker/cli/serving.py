@@ -17,6 +17,7 @@ from stoker.cli.deployment import Deployment, Found, find
 from stoker.cli.output import fail
 from stoker.cli.screen import Screen
 from stoker.config import Config, ConfigError
+from stoker.fleet import ray_launcher
 from stoker.fleet.backend import Down, State
 from stoker.fleet.launcher import Host
 from stoker.gateway.app import create_app
@@ -62,6 +63,8 @@ async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: S
     metrics = Metrics()
     host = Host(sum(model.config.replicas for model in found), loading=config.fleet.loading)
     try:
+        if config.fleet.launcher == "ray":
+            await asyncio.to_thread(ray_launcher.connect, config.fleet.ray_address)
         for model in found:
             deployment = Deployment(config, model, host, key, metrics, partial(on_state, model.name))
             deployments.append(deployment)
@@ -77,6 +80,8 @@ async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: S
     finally:
         screen.close()
         await asyncio.gather(*(deployment.close() for deployment in deployments))
+        if config.fleet.launcher == "ray":
+            await asyncio.to_thread(ray_launcher.disconnect)
     if failure:
         fail(failure[0])
         return 1

@@ -16,6 +16,7 @@ from contextlib import suppress
 import msgspec
 import zmq
 
+from stoker.engine.curve import Curve, connect_with
 from stoker.engine.feed import Feed
 from stoker.types.errors import ErrorKind, LostError, StokerError
 from stoker.types.wire import (
@@ -66,6 +67,7 @@ class EngineClient:
         endpoint: str,
         on_status: Callable[[Status], None],
         *,
+        curve: Curve | None = None,
         on_kv: Callable[[KVNews], None] | None = None,
         pixels: Pixels | None = None,
     ) -> None:
@@ -84,6 +86,7 @@ class EngineClient:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE)
+        connect_with(self._socket, curve)
         self._socket.connect(endpoint)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.FD, self._read)

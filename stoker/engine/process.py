@@ -22,6 +22,7 @@ import zmq
 
 from stoker.engine.build import build_core
 from stoker.engine.core import EngineCore
+from stoker.engine.curve import guard
 from stoker.engine.spec import EngineSpec
 from stoker.models.source import ModelError
 from stoker.obs.log import setup
@@ -86,6 +87,7 @@ class EngineProcess:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.LINGER, 200)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._guard = guard(self._context, self._socket, spec.curve)
         self._socket.bind(spec.endpoint)
 
     def run(self) -> None:
@@ -100,6 +102,7 @@ class EngineProcess:
             pass
         finally:
             self._socket.close()
+            self._guard.close()
             self._context.term()
             with suppress(OSError):  # the folder is the parent's to remove, but the parent may have been killed
                 socket = Path(self._spec.endpoint.removeprefix("ipc://"))

@@ -12,7 +12,8 @@ import msgspec
 
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import State
-from stoker.fleet.supervisor import ENGINE_COMMAND, LocalReplica
+from stoker.fleet.seat import ENGINE_COMMAND, LocalSeat
+from stoker.fleet.supervisor import LocalReplica
 from stoker.types.wire import KVNews
 
 
@@ -66,7 +67,7 @@ class LocalLauncher:
             name=name,
             zone=self._zone,
             slots=self._spec.config.max_running,
-            command=self._command,
+            seat=lambda: LocalSeat(self._command),
             loading=self._host.loading,
             proven=proven,
             on_state=on_state,

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import shutil
-import signal
-import sys
-import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
 from stoker.engine.client import EngineClient, Status
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import Down, Starting, State
+from stoker.fleet.seat import LocalSeat, MakeSeat, Seat
 from stoker.types.errors import ErrorKind, LostError, StokerError
 from stoker.types.wire import EngineStats, Generate, KVNews, Progress, Ready
 
 BACKOFF_SECONDS = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
 STABLE_SECONDS = 60.0  # an engine that served this long starts the backoff anew
 STOP_SECONDS = 0.5  # between asking an engine to end and killing it
-ENGINE_COMMAND = (sys.executable, "-m", "stoker.engine")
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +45,7 @@ class LocalReplica:
         name: str = "engine",
         zone: str = "",
         slots: int = 64,
-        command: Sequence[str] = ENGINE_COMMAND,
+        seat: MakeSeat = LocalSeat,
         loading: asyncio.Semaphore | None = None,
         proven: Callable[[], bool] = lambda: False,
         on_state: Callable[[State], None] = lambda _: None,
@@ -62,14 +56,14 @@ class LocalReplica:
         self.slots = slots
         self.restarts = 0
         self._spec = spec
-        self._command = command
+        self._make_seat = seat
         self._loading = loading or asyncio.Semaphore(1)
         self._proven = proven
         self._on_state = on_state
         self._on_kv = on_kv
         self._state: State = Starting(stage="starting the engine", fraction=0.0)
         self._client: EngineClient | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._seat: Seat | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._served = False
         self._turn = False  # it holds one of `loading`
@@ -91,7 +85,7 @@ class LocalReplica:
     @property
     def pid(self) -> int | None:
         """The engine's process id while one runs."""
-        return self._process.pid if self._process else None
+        return self._seat.pid if self._seat else None
 
     async def start(self) -> None:
         self._stopping.clear()
@@ -106,8 +100,8 @@ class LocalReplica:
         if self._client:
             self._client.shutdown()
         _, late = await asyncio.wait({watcher}, timeout=STOP_SECONDS)
-        if late and self._process:
-            _kill(self._process)
+        if late and self._seat:
+            self._seat.kill()
         await watcher
         self._set_state(Down(reason="stopped", final=True))
 
@@ -116,9 +110,9 @@ class LocalReplica:
             self._client.fail(_moved())
 
     def kill(self, reason: str) -> None:
-        if self._process:
+        if self._seat:
             self._killed = reason
-            _kill(self._process)
+            self._seat.kill()
 
     def generate(self, request: Generate) -> AsyncGenerator[Progress]:
         client = self._client
@@ -171,30 +165,30 @@ class LocalReplica:
         """One life of the engine process; returns why it ended. Whoever reads `state` knows it before a request is
         lost, so none of them is sent here again."""
         reason = "the engine could not be started"
-        folder = Path(tempfile.mkdtemp(prefix="stoker-"))  # 0700, so only this user reaches the socket
-        endpoint = f"ipc://{folder}/engine"
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, start_new_session=True)
-        client = EngineClient(endpoint, self._on_status, on_kv=self._on_kv)
-        self._process, self._client, self._killed = process, client, None
+        seat, client = self._make_seat(), None
+        self._seat, self._killed = seat, None
         try:
-            said, _ = await process.communicate(msgspec.json.encode(self._spec(endpoint)))
-            reason = self._killed or said.decode(errors="replace").strip() or _exit_reason(await process.wait())
-            return reason
+            address = await seat.open()
+            client = EngineClient(address.endpoint, self._on_status, curve=address.client, on_kv=self._on_kv)
+            self._client = client
+            ended = await seat.run(msgspec.structs.replace(self._spec(address.endpoint), curve=address.engine))
+            reason = self._killed or ended
+        except OSError as error:
+            reason = self._killed or f"{reason}: {error}"
         finally:
-            self._process = self._client = None
-            if process.returncode is None:
-                _kill(process)
-                await process.wait()
+            self._seat = self._client = None
+            await seat.close()
             self._end_turn()
             if self._stopping.is_set():
-                client.fail(_moved())
+                lost = _moved()
             else:
                 final = not (self._served or self._proven())
                 self._set_state(Down(reason=reason if final else f"{reason}; restarting", final=final))
-                client.fail(_crashed())
-            await client.close()
-            shutil.rmtree(folder, ignore_errors=True)
+                lost = _crashed()
+            if client:
+                client.fail(lost)
+                await client.close()
+        return reason
 
     def _on_status(self, status: Status) -> None:
         if isinstance(status, Ready):
@@ -226,17 +220,3 @@ def _crashed() -> LostError:
 
 def _moved() -> LostError:
     return LostError("engine_stopping", "The engine was stopped while it worked on this request.", suspect=False)
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """The engine and whatever it started: they are a process group of their own."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _exit_reason(code: int) -> str:
-    if code >= 0:
-        return f"the engine ended with status {code}"
-    name = signal.Signals(-code).name
-    hint = ", perhaps out of memory" if name == "SIGKILL" else ""
-    return f"the engine was killed by {name}{hint}"

@@ -21,7 +21,8 @@ from stoker.fleet.member import Member
 from stoker.fleet.pool import Pool
 from stoker.fleet.route import Route
 from stoker.fleet.router import Router
-from stoker.fleet.supervisor import ENGINE_COMMAND, LocalReplica
+from stoker.fleet.seat import ENGINE_COMMAND
+from stoker.fleet.supervisor import LocalReplica
 from stoker.models.info import read_info
 from stoker.models.source import ModelFiles
 from stoker.types.errors import StokerError
