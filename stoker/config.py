@@ -112,6 +112,17 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ray_address: str = "auto"
 
 
+class TracesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Traces of requests, off without an endpoint.
+
+    endpoint  where an OpenTelemetry collector takes spans over HTTP: http://127.0.0.1:4318/v1/traces
+    sample    share of requests that are recorded, where the client's `traceparent` does not decide
+    """
+
+    endpoint: Annotated[str, msgspec.Meta(pattern=r"^https?://")] | None = None
+    sample: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+
+
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who a key belongs to.
 
@@ -137,6 +148,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tenants: tuple[Tenant, ...] = ()
     gateway: GatewayConfig = GatewayConfig()
     fleet: FleetConfig = FleetConfig()
+    traces: TracesConfig = TracesConfig()
 
     @property
     def data_path(self) -> Path:

@@ -32,7 +32,14 @@ ISA = {
     "bf16": "BF16",
     "i8mm": "I8MM",
 }
-EXTRAS = {"gpu": "triton", "ray": "ray", "mcp": "mcp", "nixl": "nixl", "peers": "transformers"}
+EXTRAS = {
+    "gpu": "triton",
+    "otel": "opentelemetry.sdk",
+    "ray": "ray",
+    "mcp": "mcp",
+    "nixl": "nixl",
+    "peers": "transformers",
+}
 TOOLS = {
     "Node.js": (("node",), "only `make clients` uses it, for real coding agents"),
     "PostgreSQL": (("psql", "postgres"), "for a later ledger and batch lane; nothing uses it yet"),
@@ -183,9 +190,16 @@ def port_free(port: int) -> Check:
 
 
 def extras() -> Check:
-    installed = [extra for extra, module in EXTRAS.items() if importlib.util.find_spec(module) is not None]
+    installed = [extra for extra, module in EXTRAS.items() if _installed(module)]
     absent = [extra for extra in EXTRAS if extra not in installed]
     return Check("Extras", "ok", f"installed: {', '.join(installed) or 'none'} · not: {', '.join(absent) or 'none'}")
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even what it is a part of
+        return False
 
 
 def tool(name: str) -> Check:

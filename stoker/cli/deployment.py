@@ -17,6 +17,7 @@ from stoker.models.info import ModelInfo, read_info
 from stoker.models.source import ModelFiles, resolve
 from stoker.models.text.model import TextModel
 from stoker.obs.metrics import Metrics
+from stoker.obs.traces import Traces
 from stoker.service.grammar_trial import GrammarTrial
 from stoker.service.pipeline import Service
 
@@ -59,10 +60,11 @@ class Deployment:
         host: Host,
         chain_key: bytes,
         metrics: Metrics,
+        traces: Traces,
         on_state: Callable[[State], None],
     ) -> None:
         self.found = found
-        self._metrics = metrics
+        self._metrics, self._traces = metrics, traces
         self._trial = GrammarTrial(found.files)
         spec = EngineSpec(
             files=found.files,
@@ -79,6 +81,7 @@ class Deployment:
             _launcher(config, found.config, host, spec),
             replicas=found.config.replicas,
             recover=config.fleet.recover,
+            traces=traces,
             on_state=on_state,
         )
 
@@ -94,6 +97,7 @@ class Deployment:
             trial=self._trial,
             scheme=self._scheme,
             metrics=self._metrics,
+            traces=self._traces,
         )
 
     async def close(self) -> None:

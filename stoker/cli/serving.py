@@ -16,7 +16,7 @@ import uvloop
 from stoker.cli.deployment import Deployment, Found, find
 from stoker.cli.output import fail
 from stoker.cli.screen import Screen
-from stoker.config import Config, ConfigError
+from stoker.config import Config, ConfigError, TracesConfig
 from stoker.fleet import ray_launcher
 from stoker.fleet.backend import Down, State
 from stoker.fleet.launcher import Host
@@ -25,6 +25,7 @@ from stoker.gateway.server import serve as serve_http
 from stoker.models.source import ModelError
 from stoker.obs.log import setup
 from stoker.obs.metrics import Metrics
+from stoker.obs.traces import Traces, connect
 from stoker.service.catalog import Catalog
 from stoker.service.tenants import Tenants
 
@@ -37,6 +38,7 @@ def run(config: Config) -> int:
         tenants = Tenants(config.tenants)
         config.data_path.mkdir(parents=True, exist_ok=True)
         found = [find(config, model, screen.progress) for model in config.models]
+        traces = _traces(config.traces)
     except (ConfigError, ModelError, OSError) as error:
         screen.close()
         raise fail(str(error)) from error
@@ -44,10 +46,13 @@ def run(config: Config) -> int:
         screen.close()
         return 130
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, found, tenants, screen))
+        try:
+            return runner.run(_serve(config, found, tenants, screen, traces))
+        finally:
+            traces.close()
 
 
-async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: Screen) -> int:
+async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: Screen, traces: Traces) -> int:
     stop = asyncio.Event()
     failure: list[str] = []
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -66,14 +71,14 @@ async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: S
         if config.fleet.launcher == "ray":
             await asyncio.to_thread(ray_launcher.connect, config.fleet.ray_address)
         for model in found:
-            deployment = Deployment(config, model, host, key, metrics, partial(on_state, model.name))
+            deployment = Deployment(config, model, host, key, metrics, traces, partial(on_state, model.name))
             deployments.append(deployment)
             await deployment.start()
             try:
                 catalog.add(deployment.service, model.config.aliases)
             except ValueError as error:
                 raise ConfigError(f"models: {error}") from error
-        app = create_app(catalog, config.gateway, tenants, metrics)
+        app = create_app(catalog, config.gateway, tenants, metrics, traces)
         await serve_http(app, config.gateway, started=screen.listening, stop=stop)
     except (OSError, ConfigError, ModelError) as error:
         failure.append(str(error))
@@ -86,6 +91,16 @@ async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: S
         fail(failure[0])
         return 1
     return 0
+
+
+def _traces(config: TracesConfig) -> Traces:
+    """Raises ConfigError where they are asked for and the packages are not there."""
+    if config.endpoint is None:
+        return Traces()
+    try:
+        return connect(config.endpoint, config.sample)
+    except ImportError as error:
+        raise ConfigError(f"traces.endpoint needs the extra 'otel': pip install 'stoker[otel]' ({error})") from error
 
 
 def chain_key(folder: Path) -> bytes:

@@ -44,7 +44,7 @@ class EngineCore:
         self._eos_ids = eos_ids
         self._numbers = count()
         self._inner: dict[tuple[bytes, str], str] = {}  # a client's request -> the scheduler's name for it
-        self._outer: dict[str, tuple[bytes, str]] = {}
+        self._outer: dict[str, tuple[bytes, str, str]] = {}  # back again, and what it traces to
         self._stalled = False
         self._plan: StepPlan | None = None
         self._planned = False
@@ -76,7 +76,7 @@ class EngineCore:
         if held:
             self._compiler.submit(inner, request.grammar)
         self._inner[client, request.id] = inner
-        self._outer[inner] = (client, request.id)
+        self._outer[inner] = (client, request.id, request.traceparent)
         self._stalled = False
         return None
 
@@ -103,7 +103,7 @@ class EngineCore:
             if error is None:
                 self._scheduler.release(inner)
             elif owner := self._outer.get(inner):
-                client, request_id = owner
+                client, request_id, _ = owner
                 self.abort(client, request_id)
                 refused.append(
                     (client, Refused(id=request_id, kind=ErrorKind.INVALID, code="invalid_grammar", message=error))
@@ -139,7 +139,7 @@ class EngineCore:
         go on without."""
         refused: list[Refused] = []
         for inner in self._scheduler.images.supply(digest, pixels):
-            owner, request_id = self._outer[inner]
+            owner, request_id, _ = self._outer[inner]
             if owner == client:
                 self.abort(client, request_id)
                 text = "An image of the request was lost before it was needed. Send it again."
@@ -159,16 +159,19 @@ class EngineCore:
         return msgspec.structs.replace(self._scheduler.stats(), kv_seq=self.journal.seq)
 
     def _report(self, outcome: Outcome) -> tuple[bytes, Progress]:
-        client, request_id = self._outer[outcome.request]
+        client, request_id, trace = self._outer[outcome.request]
         if outcome.finish is not None:
             del self._outer[outcome.request], self._inner[client, request_id]
         if outcome.error is not None:
-            log.error("request failed: %s", outcome.error, extra={"action": "request_failed"})
+            fields = {"action": "request_failed", "traceparent": trace or None}
+            log.error("request failed: %s", outcome.error, extra=fields)
         return client, Progress(
             id=request_id,
             tokens=outcome.tokens,
             cached=outcome.cached,
             output=outcome.output,
             waited=outcome.waited,
+            queued=outcome.queued,
+            prefill=outcome.prefill,
             finish=outcome.finish,
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -41,6 +41,8 @@ class Outcome:
     cached: int
     output: int
     waited: int = 0
+    queued: float = 0.0
+    prefill: float = 0.0
     finish: FinishReason | None = None
     error: str | None = None
 
@@ -135,6 +137,7 @@ class Scheduler:
             grammar=request.grammar,
             reasoning=request.reasoning,
             arrived=self._count.steps,
+            came=self._clock(),
             held=held,
             images=self.images.enter(request.domain, request.images),
         )
@@ -278,7 +281,7 @@ class Scheduler:
 
     def _start(self, seq: Sequence) -> SequenceStart:
         if seq.hit is None:
-            seq.hit = seq.cached
+            seq.hit, seq.entered = seq.cached, self._clock()
             self._count.cached_tokens += seq.cached
         seq.sent, seq.placed = seq.known, len(seq.blocks)
         return SequenceStart(
@@ -328,10 +331,12 @@ class Scheduler:
                 finish = "length"
                 break
         assert finish or tokens, "a sampling sequence must get a token or an error"
-        told = 0
-        if not seq.waited:
-            told = seq.waited = self._count.steps + 1 - seq.arrived
-        return Outcome(seq.request, tokens, seq.hit or 0, seq.output, told, finish, sampled.error)
+        outcome = Outcome(seq.request, tokens, seq.hit or 0, seq.output, finish=finish, error=sampled.error)
+        if seq.waited:
+            return outcome
+        seq.waited = self._count.steps + 1 - seq.arrived
+        queued, prefill = seq.entered - seq.came, self._clock() - seq.entered
+        return replace(outcome, waited=seq.waited, queued=queued, prefill=prefill)
 
     def _end(self, seq: Sequence) -> None:
         self._residency.leave(seq)

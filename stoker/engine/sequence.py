@@ -41,6 +41,8 @@ class Sequence:
     refused   releases that the pool had seen when there was no room for it: more are needed before the next try
     arrived   steps that had been made when it came
     waited    steps from then to its first token, that step included; 0 before
+    came      when that was, by the scheduler's clock
+    entered   when its first step was planned
     held      its grammar is still being compiled: it is not let in
     images    those of its prompt, in order
 
@@ -63,6 +65,8 @@ class Sequence:
     held: bool = False
     images: tuple[Placed, ...] = ()
     arrived: int = 0
+    came: float = 0.0
+    entered: float = 0.0
     output: int = 0
     prompt_len: int = field(init=False)
     stop_ids: frozenset[int] = field(init=False)

@@ -34,6 +34,7 @@ COUNTERS = {
     "cached_tokens": ("stoker_engine_cached_tokens", "Prompt tokens found in the prefix cache."),
     "recomputed_tokens": ("stoker_engine_recomputed_tokens", "Tokens computed a second time, after a preemption."),
     "after_abort": ("stoker_engine_tokens_after_abort", "Tokens computed while an abort was on its way, at most."),
+    "image_tokens": ("stoker_engine_image_tokens", "Tokens of images that the vision part has encoded."),
     "preemptions": ("stoker_engine_preemptions", "Sequences put back in line for others."),
     "evictions": ("stoker_engine_evictions", "Cached blocks given to others."),
     "failed_checks": ("stoker_engine_failed_checks", "Checks of the block pool that found a fault."),

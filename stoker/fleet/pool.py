@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
+from stoker.fleet.attempt import Attempt
 from stoker.fleet.backend import ReplicaStatus, State
 from stoker.fleet.member import Member
 from stoker.fleet.replay import Run
@@ -20,6 +21,7 @@ from stoker.fleet.route import Route
 from stoker.fleet.router import Decision, Denial, NoReplica, Router, RouteRequest
 from stoker.fleet.supervisor import unavailable
 from stoker.fleet.suspects import Suspect, died
+from stoker.obs.traces import Traces
 from stoker.types.errors import ErrorKind, LostError, StokerError, invalid
 from stoker.types.wire import Generate, Progress
 
@@ -43,12 +45,14 @@ class Pool:
         replicas: int = 1,
         recover: float = 30.0,
         router: Router | None = None,
+        traces: Traces | None = None,
         on_state: Callable[[State], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.replayed = 0
         self.repeated_tokens = 0
         self._router = router or Router()
+        self._traces = traces or Traces()
         self._replicas = Replicas(name, make, self._router, on_state)
         self._count = replicas
         self._recover = recover
@@ -117,9 +121,11 @@ class Pool:
         member, repeated = self.members[decision.replica], run.repeated
         self._router.dispatch(_ask(run, route), decision)
         member.flights[run.id] = suspect
+        attempt = Attempt(self._traces, run.traceparent, decision)
         try:
-            async with aclosing(member.replica.generate(run.request())) as stream:
+            async with aclosing(member.replica.generate(run.request(attempt.span.traceparent))) as stream:
                 async for progress in stream:
+                    attempt.heard(progress)
                     self._router.begun(run.id, progress.cached)
                     self._router.progressed(run.id, len(progress.tokens))
                     told, alone = run.take(progress), suspect.alone
@@ -127,7 +133,11 @@ class Pool:
                     if alone:
                         self._replicas.tell()
                     yield told
+        except StokerError as error:
+            attempt.end(error.kind.value)
+            raise
         finally:
+            attempt.end()
             self.repeated_tokens += run.repeated - repeated
             member.flights.pop(run.id, None)
             self._router.finished(run.id)

@@ -26,6 +26,7 @@ class Run:
             request = msgspec.structs.replace(request, sampling=sampling)
         self.id = request.id
         self.lane = request.lane
+        self.traceparent = request.traceparent
         self.output: list[int] = []
         self.replays = 0
         self.repeated = 0
@@ -38,10 +39,12 @@ class Run:
         """Of prompt and output."""
         return len(self._request.prompt_ids) + len(self.output)
 
-    def request(self) -> Generate:
+    def request(self, traceparent: str) -> Generate:
         """What the next engine is asked: all of it, and to go on behind what was sent."""
         self._fresh = True
-        return msgspec.structs.replace(self._request, output_ids=self.output[:]) if self.output else self._request
+        if not self.output and traceparent == self.traceparent:
+            return self._request
+        return msgspec.structs.replace(self._request, output_ids=self.output[:], traceparent=traceparent)
 
     def take(self, progress: Progress) -> Progress:
         """News of the engine, as the client shall have it: what came from a cache is told once, by the first engine."""

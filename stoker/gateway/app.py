@@ -32,6 +32,7 @@ from stoker.gateway.metrics import MetricsRoute
 from stoker.gateway.openapi import document
 from stoker.gateway.responses import ResponsesRoute
 from stoker.obs.metrics import Metrics
+from stoker.obs.traces import Traces, traceparent
 from stoker.service.catalog import Catalog
 from stoker.service.tenants import LOCAL, Tenants
 from stoker.types.errors import ErrorKind, StokerError
@@ -42,6 +43,7 @@ Handler = Callable[[Exchange, Tenant], Awaitable[None]]
 
 _PASSING = (429, 503, 529)  # worth another try, so they always say when
 _PROBES = ("/health/live", "/health/ready", "/metrics")  # asked every few seconds
+_FAULTS = ("failed", "broken", "cut")  # outcomes that are errors of this server
 CLIENT_GONE = 499  # nginx's number for it; only in logs, nobody is left to read it
 
 
@@ -49,9 +51,12 @@ class Gateway:
     """Callable as an ASGI application. `routes` maps a path to its handler per method; a path ending in `/` stands
     for everything below it."""
 
-    def __init__(self, catalog: Catalog, config: GatewayConfig, tenants: Tenants, metrics: Metrics) -> None:
+    def __init__(
+        self, catalog: Catalog, config: GatewayConfig, tenants: Tenants, metrics: Metrics, traces: Traces
+    ) -> None:
         self._keys = Keys(tenants)
         self._metrics = metrics
+        self._traces = traces
         door = Door(config)
         info = InfoRoutes(catalog, door)
         health = HealthRoutes(catalog, config)
@@ -103,6 +108,7 @@ class Gateway:
             await self._fail(exchange, StokerError(ErrorKind.INTERNAL, "internal_error", "An error on our side."))
         finally:
             self._metrics.in_flight.dec()
+            self._end_trace(exchange)
             self._metrics.request(
                 route=exchange.route,
                 status=exchange.status,
@@ -114,6 +120,13 @@ class Gateway:
     async def _dispatch(self, exchange: Exchange) -> None:
         exchange.route = self._find(exchange.path)
         methods, public = self.routes[exchange.route], not exchange.route.startswith("/v1/")
+        if not public:
+            exchange.trace = self._traces.span(
+                f"{exchange.method} {exchange.route}",
+                traceparent(exchange.header(b"traceparent")),
+                {"http.request.method": exchange.method, "http.route": exchange.route},
+                server=True,
+            )
         handler = methods.get(exchange.method)
         if handler is None:
             allowed = ", ".join(methods).encode()
@@ -157,6 +170,17 @@ class Gateway:
         except TimeoutError:
             pass  # it does not read; its connection is closed
 
+    def _end_trace(self, exchange: Exchange) -> None:
+        outcome = exchange.outcome
+        exchange.trace.note(
+            {
+                "http.response.status_code": exchange.status,
+                "stoker.outcome": outcome,
+                "stoker.request": exchange.notes.get("id", ""),
+            }
+        )
+        exchange.trace.end(outcome if outcome in _FAULTS else "")
+
     def _log(self, exchange: Exchange) -> None:
         elapsed = round((time.perf_counter() - exchange.began) * 1000, 1)
         log.log(
@@ -182,9 +206,15 @@ def _errors(exchange: Exchange) -> ErrorShape:
     return anthropic_errors if exchange.path.startswith("/v1/messages") else openai_errors
 
 
-def create_app(catalog: Catalog, gateway: GatewayConfig, tenants: Tenants, metrics: Metrics | None = None) -> Gateway:
+def create_app(
+    catalog: Catalog,
+    gateway: GatewayConfig,
+    tenants: Tenants,
+    metrics: Metrics | None = None,
+    traces: Traces | None = None,
+) -> Gateway:
     """The application over the models of `catalog`. With `tenants`, /v1 needs one of their keys. Both may change.
-    `metrics` are what /metrics shows, with the engines' own figures."""
+    `metrics` are what /metrics shows, with the engines' own figures; `traces` are where spans go."""
     shown = metrics or Metrics()
     shown.registry.register(FleetCollector(lambda: ((service.name, service.backend) for service in catalog)))
-    return Gateway(catalog, gateway, tenants, shown)
+    return Gateway(catalog, gateway, tenants, shown, traces or Traces())

@@ -156,6 +156,7 @@ class _Run:
             request_id=self.head.id,
             zone=self.tenant.zone,
             remember=self.tenant.retain,
+            traceparent=self.exchange.trace.traceparent,
         )
         self._note_divergence(self.generation.divergence)
         async with aclosing(self.generation.events()) as events:

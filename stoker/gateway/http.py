@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from stoker.gateway.asgi import Receive, Scope, Send
+from stoker.obs.traces import Span
 from stoker.types.errors import ErrorKind, StokerError, invalid
 
 MIN_BODY_RATE = 16 * 1024  # bytes a second that a body must keep up on average after the first timeout
@@ -67,6 +68,7 @@ class Exchange:
 
     client  address that the connection comes from; empty if it is not known
     route   which of the routes that are served it belongs to, `other` if none
+    trace   its part of a trace, that of all that is done for it
     status  what was answered; 0 while nothing was
     gone    the client went away while it was watched
     notes   what goes into the log line; never content
@@ -78,6 +80,7 @@ class Exchange:
         self.path: str = scope["path"]
         self.client: str = (scope.get("client") or ("",))[0]
         self.route = "other"
+        self.trace = Span("")
         self.receive = receive
         self.began = time.perf_counter()
         self.status = 0

@@ -1,1 +1,1 @@
-"""What operators see: logs and metrics. Imports nothing of Stoker but the types."""
+"""What operators see: logs, metrics, traces. Imports nothing of Stoker but the types."""

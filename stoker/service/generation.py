@@ -17,12 +17,13 @@ from stoker.fleet.backend import Backend
 from stoker.fleet.route import Route
 from stoker.models.text.model import TextModel
 from stoker.obs.metrics import Generated, Metrics
+from stoker.obs.traces import Span
 from stoker.service.choice import Choice
 from stoker.service.constraints import Constraint
 from stoker.service.divergence import Divergence
 from stoker.service.merge import merge
 from stoker.types.chat import Begun, ChatRequest, CompletionRequest, Done, Event, TextDelta
-from stoker.types.errors import ErrorKind, StokerError
+from stoker.types.errors import ErrorKind, StokerError, word_for
 from stoker.types.sampling import SamplingParams
 from stoker.types.usage import Usage
 from stoker.types.wire import Generate
@@ -47,6 +48,7 @@ class Generation:
     routes      where each prompt may go, and what is known of it
     divergence  where the prompt leaves the one before it in its session, if that is known
     model       what it is counted under in `metrics`
+    span        its part of a trace; ends with the events
     since       when the request came, by the performance counter
     """
 
@@ -64,6 +66,7 @@ class Generation:
     backend: Backend
     model: str
     metrics: Metrics
+    span: Span
     since: float
     _first: float | None = field(default=None, init=False)  # seconds after `since` when the first token came
 
@@ -100,23 +103,30 @@ class Generation:
                 async for event in source:
                     yield event
             error = ""
-        except StokerError as failure:
-            error = failure.kind.value
-            raise
-        except Exception:
-            error = ErrorKind.INTERNAL.value
+        except Exception as failure:
+            error = word_for(failure)
             raise
         finally:
             self._count(error)
         yield Done(usage=self.usage)
 
     def _count(self, error: str) -> None:
+        usage = self.usage
+        self.span.note(
+            {
+                "gen_ai.usage.input_tokens": usage.input,
+                "gen_ai.usage.cache_read.input_tokens": usage.input_cached,
+                "gen_ai.usage.output_tokens": usage.output,
+                "stoker.prefix.lost_tokens": self.divergence.lost if self.divergence else 0,
+            }
+        )
+        self.span.end(error)
         self.metrics.generated(
             Generated(
                 operation="chat" if isinstance(self.request, ChatRequest) else "text_completion",
                 model=self.model,
                 lane=self.request.lane,
-                usage=self.usage,
+                usage=usage,
                 seconds=time.perf_counter() - self.since,
                 first=self._first,
                 longest=max(choice.output for choice in self.choices),
@@ -138,6 +148,7 @@ class Generation:
             lane=self.request.lane,
             domain=self.domain,
             links=self.links[which],
+            traceparent=self.span.traceparent,
         )
         async with aclosing(self.backend.generate(generate, self.routes[which])) as steps:
             taken = 0

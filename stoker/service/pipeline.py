@@ -19,7 +19,8 @@ from stoker.fleet.backend import Backend, Down, Starting
 from stoker.fleet.route import Route
 from stoker.models.info import ModelInfo
 from stoker.models.text.model import TextModel
-from stoker.obs.metrics import Metrics
+from stoker.obs.metrics import PROVIDER, Metrics
+from stoker.obs.traces import Span, Traces
 from stoker.service.constraints import FREE, Constraint, Constraints
 from stoker.service.divergence import Divergence
 from stoker.service.generation import Generation
@@ -62,6 +63,7 @@ class Service:
         trial: GrammarTrial | None = None,
         scheme: ChainScheme | None = None,
         metrics: Metrics | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self.name = name or info.name
         self.info = info
@@ -71,6 +73,7 @@ class Service:
         self._constraints = Constraints(text, trial)
         self._sessions = Sessions(scheme)
         self._metrics = metrics or Metrics()
+        self._traces = traces or Traces()
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="text-quick")
         self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="text-long")
 
@@ -93,6 +96,7 @@ class Service:
         request_id: str,
         zone: str | None = None,
         remember: bool = True,
+        traceparent: str = "",
     ) -> Generation:
         """Render, count and check a request; nothing is generated before its events are read.
 
@@ -100,11 +104,36 @@ class Service:
         there or not at all. Nothing of the prompt is kept for its next one here unless `remember` is set. Raises
         StokerError.
         """
+        operation = "chat" if isinstance(request, ChatRequest) else "text_completion"
+        span = self._traces.span(
+            f"{operation} {self.name}",
+            traceparent,
+            {
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": PROVIDER,
+                "gen_ai.request.model": self.name,
+                "stoker.lane": request.lane.name.lower(),
+            },
+        )
+        with span.open(end=False):
+            return await self._admit(request, tenant, request_id, zone, span, remember=remember)
+
+    async def _admit(
+        self,
+        request: ChatRequest | CompletionRequest,
+        tenant: str,
+        request_id: str,
+        zone: str | None,
+        span: Span,
+        *,
+        remember: bool,
+    ) -> Generation:
         since = time.perf_counter()
         self._check_ready()
-        prompts, links, divergence = await self._in_thread(
-            lambda: self._read(request, tenant, remember=remember), _size(request)
-        )
+        with self._traces.span("render", span.traceparent).open():
+            prompts, links, divergence = await self._in_thread(
+                lambda: self._read(request, tenant, remember=remember), _size(request)
+            )
         if divergence is not None:
             self._metrics.turn(self.name, divergence.lost)
         constraint = await self._constrain(request, prompts[0]) if isinstance(request, ChatRequest) else FREE
@@ -130,6 +159,7 @@ class Service:
             backend=self.backend,
             model=self.name,
             metrics=self._metrics,
+            span=span,
             since=since,
         )
 

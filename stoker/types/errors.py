@@ -56,3 +56,10 @@ class LostError(StokerError):
 def invalid(code: str, message: str, *, param: str | None = None) -> StokerError:
     """The commonest error: the request itself is wrong."""
     return StokerError(ErrorKind.INVALID, code, message, param=param)
+
+
+def word_for(error: BaseException) -> str:
+    """What ended something, in a word for metrics and traces: the kind of an error, or `closed` where it was left."""
+    if isinstance(error, StokerError):
+        return error.kind.value
+    return ErrorKind.INTERNAL.value if isinstance(error, Exception) else "closed"

@@ -48,6 +48,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     `grammar`, in llguidance's notation, is what all output after `reasoning` derives from: an end token can come only
     where it is complete. `links` are the chain links of the prompt's full pages, 16 bytes each, made with the engine's
     key, fingerprint and page size and this request's adapter and domain; where it is empty the engine makes them.
+    `traceparent` is the place in a tree of traces that this request's part of it hangs below, as W3C writes it, or "".
 
     `output_ids` were generated before, by an engine that was lost: this one goes on behind them as if they were its
     own. They count as output everywhere (limits, penalties, seeds, grammar, reasoning), and are not sent again.
@@ -66,6 +67,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     adapter: str = ""
     links: bytes = b""
     images: list[ImageSpan] = []
+    traceparent: str = ""
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -111,8 +113,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     `cached` is the number of tokens, of the prompt and of the `output_ids` that came with it, that were served from
     the prefix cache, fixed when the request was first scheduled. `tokens` never contains the stop id that ended the
     output. `output` is the running number of tokens generated (a stop id that ended the output counts: it was
-    computed), `output_ids` included. `waited` is told once, with the first token: how many steps the engine has made
-    since the request came, the one that made this token included.
+    computed), `output_ids` included.
+
+    Told once, with the first token: `waited`, how many steps the engine has made since the request came, the one that
+    made this token included; `queued`, seconds from then until its prefill began; `prefill`, seconds from there to this
+    token.
     """
 
     id: str
@@ -120,6 +125,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     cached: int = 0
     output: int = 0
     waited: int = 0
+    queued: float = 0.0
+    prefill: float = 0.0
     finish: FinishReason | None = None
 
 

@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 from fake_replicas import FakeReplica, token_after
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from stoker.fleet.backend import Down, Starting
 from stoker.fleet.pool import Pool
 from stoker.fleet.route import Route
 from stoker.fleet.router import Router
 from stoker.fleet.suspects import MOST_DEATHS
+from stoker.obs.traces import Traces
 from stoker.types.errors import ErrorKind, LostError, StokerError
 from stoker.types.sampling import SamplingParams
 from stoker.types.wire import EngineStats, Generate, Progress, Ready
@@ -344,3 +348,38 @@ async def test_a_lost_request_is_not_the_pools_end(launch: Launch) -> None:
             rig[0].lose(LostError("engine_lost_client", "it stood still", suspect=False))
     assert tokens == whole(ask(tokens=50))
     assert rig.pool.replayed == 4
+
+
+async def test_each_attempt_is_a_span_with_the_engines_phases_in_it() -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    fakes: dict[str, FakeReplica] = {}
+
+    def make(name: str, **callbacks: Any) -> FakeReplica:
+        fakes[name] = FakeReplica(name, **callbacks)
+        return fakes[name]
+
+    pool = Pool("m", make, replicas=2, traces=Traces(provider))
+    await pool.start()
+    await until(lambda: len(fakes) == 2 and all(isinstance(fake.state, Ready) for fake in fakes.values()))
+    for fake in fakes.values():
+        fake.deadly = lambda request, output: output == 3 and not request.output_ids
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    request = Generate(id="a", prompt_ids=[1, 2], sampling=SamplingParams(max_tokens=6), traceparent=parent)
+    async with aclosing(pool.generate(request, Route(tenant="t"))) as steps:
+        assert len([progress async for progress in steps]) == 6
+    await pool.stop()
+    spans = exporter.get_finished_spans()
+    attempts = [span for span in spans if span.name == "route"]
+    assert [(span.attributes or {}).get("error.type") for span in attempts] == ["service_unavailable_error", None]
+    assert len({(span.attributes or {})["stoker.replica"] for span in attempts}) == 2
+    for span in attempts:
+        assert span.parent is not None
+        assert f"{span.parent.span_id:016x}" == parent.split("-")[2]
+        phases = [part for part in spans if part.parent and part.parent.span_id == span.context.span_id]
+        assert sorted(part.name for part in phases) == ["decode", "prefill", "queued"]
+    told = [asked.traceparent for fake in fakes.values() for asked in fake.asked]
+    assert sorted(told) == sorted(
+        f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01" for span in attempts
+    )
