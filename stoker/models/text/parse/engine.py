@@ -98,11 +98,18 @@ class OutputParser:
 
     def _plain(self, text: str) -> bool:
         """Take text in which there is nothing to find; False if a closer look is needed."""
-        match self._machine.plain(text):
-            case Sink.REASONING:
-                self._out.reasoning.write(text)
+        machine, before = self._machine, self._machine.state
+        match machine.plain(text):
             case Sink.CONTENT:
                 self._out.content.write(text)
+            case Sink.REASONING:
+                self._out.reasoning.write(text)
+            case Sink.CALL if before is not State.DOUBT:
+                used, machine.state = self._calls.text(before, text)
+                machine.quoted = self._calls.quoted
+                if used < len(text):
+                    machine.feed([(text[used:], False)])
+                    self._run(final=False)
             case _:
                 return False
         return True
