@@ -15,7 +15,7 @@ free + cached + in use = all, at every moment. Every operation costs O(1) per bl
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,8 +44,7 @@ class BlockPool:
     """`num_blocks` blocks of `block_size` KV slots each.
 
     A block may be found only between `publish` and its eviction, and its content is fixed in that time: the caller
-    publishes after the step that computed it, and never writes to a published block. `forgotten` is told each link that
-    no longer leads to a block.
+    publishes after the step that computed it, and never writes to a published block.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -55,8 +54,7 @@ class BlockPool:
         self.block_size = block_size
         self.evictions = 0
         self.releases = 0  # grows whenever room may have come back
-        self.forgotten: Callable[[bytes], None] = lambda link: None
-        self.watcher: Watcher | None = None
+        self.watchers: list[Watcher] = []
         self._blocks = [_Block() for _ in range(num_blocks)]
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # indexed and held by nobody, least recently used first
@@ -167,8 +165,8 @@ class BlockPool:
             raise ValueError(f"block {block} is published already, as something else")
         if entry.link is None:
             entry.link, entry.token_ids, entry.group = link, list(token_ids), group
-            if self.watcher is not None:
-                self.watcher.published(link, group)
+            for watcher in self.watchers:
+                watcher.published(link, group)
         return True
 
     def retract(self, blocks: Iterable[int]) -> None:
@@ -262,6 +260,5 @@ class BlockPool:
         assert link is not None
         del self._index[link]
         block.link, block.token_ids, block.group = None, [], ()
-        self.forgotten(link)
-        if self.watcher is not None:
-            self.watcher.withdrawn(link)
+        for watcher in self.watchers:
+            watcher.withdrawn(link)

@@ -33,15 +33,16 @@ class Journal:
 
     def start(self) -> None:
         """Watch the pool from now on. Once more changes nothing. O(all pages)"""
-        if self._pool.watcher is None:
+        if self not in self._pool.watchers:
             for link, group in self._pool.indexed():
                 self._enter(link, group)
             self._stored = {name for name in self._pages if self._whole(name)}
-            self._pool.watcher = self
+            self._pool.watchers.append(self)
 
     def stop(self) -> None:
         """Nobody wants to know."""
-        self._pool.watcher = None
+        if self in self._pool.watchers:
+            self._pool.watchers.remove(self)
         for record in (self._pages, self._blocks, self._stored, self._new, self._lost):
             record.clear()
 

@@ -16,7 +16,8 @@ every `every` tokens if that is set. Elsewhere, in long prompts and in its outpu
 there is one near the end of what a sequence has computed, for its next turn, or for itself when it is preempted.
 A snapshot goes when its page does, or when slots are short, least recently used first.
 
-Flaw: pages behind the last snapshot of their chain cannot be used, yet stay until they are the least recently used.
+Flaws: pages behind the last snapshot of their chain cannot be used, yet stay until they are the least recently used.
+And who routes by the pages that an engine tells of expects hits up to the last page, not to the last snapshot.
 """
 
 from __future__ import annotations
@@ -41,7 +42,14 @@ class StatePool:
         self.pool = BlockPool(slots, page)
         self._page = page
         self._every = every
-        pages.forgotten = self.pool.drop
+        pages.watchers.append(self)
+
+    def published(self, link: bytes, group: tuple[bytes, ...]) -> None:
+        """The pages tell: nothing to do, for a snapshot comes after its page."""
+
+    def withdrawn(self, link: bytes) -> None:
+        """The pages tell: the snapshot behind a page that cannot be found is of no use."""
+        self.pool.drop(link)
 
     def resumable(self, links: Sequence[bytes], token_ids: Sequence[int]) -> int:
         """How many of the pages `links`, whose ids are the first `token_ids`, lie before their last snapshot."""

@@ -35,7 +35,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.evicted = 0
         self.known: set[tuple[int, ...]] = set()
         self.forgotten: list[bytes] = []
-        self.pool.forgotten = self.forgotten.append
+        self.pool.watchers.append(self)
+
+    def published(self, link: bytes, group: tuple[bytes, ...]) -> None:
+        """As a `Watcher`."""
+
+    def withdrawn(self, link: bytes) -> None:
+        self.forgotten.append(link)
 
     def held(self) -> set[int]:
         return {block for table in self.tables for block in table} | set(self.pins)

@@ -144,7 +144,7 @@ class JournalMachine(RuleBasedStateMachine):
     @invariant()
     def whole(self) -> None:
         assert self.pool.check(self.tables) == []
-        if self.pool.watcher is None:
+        if not self.pool.watchers:
             assert not {*self.journal._pages, *self.journal._blocks, *self.journal._stored}
         else:
             assert self.journal._stored == true_index(self.pool, self.prompts)
