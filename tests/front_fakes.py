@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from tokenizers import AddedToken
 
-from stoker.fleet.backend import ReplicaStatus, State
+from stoker.fleet.backend import ReplicaStatus, RoutingFigures, State
 from stoker.fleet.route import Route
 from stoker.models.info import ModelInfo
 from stoker.models.text.parse.format import FORMATS, StartState
@@ -128,6 +128,9 @@ class FakeBackend:
     def replicas(self) -> dict[str, ReplicaStatus]:
         ready = isinstance(self.state, Ready)
         return {"fake/0": ReplicaStatus(status="ready" if ready else "down", heartbeat_age=self.heartbeat_age)}
+
+    def routing(self) -> RoutingFigures:
+        return RoutingFigures()
 
     async def generate(self, request: Generate, route: Route) -> AsyncGenerator[Progress]:
         self.requests.append(request)

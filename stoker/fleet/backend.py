@@ -50,6 +50,27 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     engine: EngineStats | None = None
 
 
+class RoutingFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool has decided and what it knows, for people and metrics.
+
+    decisions        how many, by reason
+    index            how well each replica's cache is known: exact, degraded or absent
+    gaps             how often events of each replica were missed
+    sessions         whose last replica is remembered
+    blocks           logical blocks in the index, each counted once
+    replays          times that a request lost its engine and went on elsewhere
+    repeated_tokens  computed again because of that
+    """
+
+    decisions: Mapping[str, int] = {}
+    index: Mapping[str, str] = {}
+    gaps: Mapping[str, int] = {}
+    sessions: int = 0
+    blocks: int = 0
+    replays: int = 0
+    repeated_tokens: int = 0
+
+
 class Backend(Protocol):
     """All replicas of one model, to the service. Used from one event loop."""
 
@@ -59,6 +80,8 @@ class Backend(Protocol):
         ...
 
     def replicas(self) -> Mapping[str, ReplicaStatus]: ...
+
+    def routing(self) -> RoutingFigures: ...
 
     def generate(self, request: Generate, route: Route) -> AsyncGenerator[Progress]:
         """Tokens of `request` as they are made; the last item carries `finish`.

@@ -7,14 +7,16 @@ with each of its lives, as Prometheus expects of counters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from stoker.fleet.backend import Backend, ReplicaStatus
+from stoker.fleet.backend import Backend, ReplicaStatus, RoutingFigures
+from stoker.fleet.router import IndexState
 from stoker.types.lane import Lane
 from stoker.types.wire import EngineStats
+
+Family = GaugeMetricFamily | CounterMetricFamily
 
 # field of EngineStats -> name and help
 GAUGES = {
@@ -49,25 +51,54 @@ class FleetCollector(Collector):
     def __init__(self, models: Callable[[], Iterable[tuple[str, Backend]]]) -> None:
         self._models = models
 
-    def describe(self) -> Iterator[Any]:
+    def describe(self) -> Iterator[Family]:
         """All families, empty: whatever is served, their names are these."""
-        return iter(_families([]))
+        return iter([*_engines([]), *_routing([])])
 
-    def collect(self) -> Iterator[Any]:
-        return iter(
-            _families(
-                [
-                    ((model, name), status)
-                    for model, backend in self._models()
-                    for name, status in backend.replicas().items()
-                ]
-            )
-        )
+    def collect(self) -> Iterator[Family]:
+        models = list(self._models())
+        replicas = [((model, name), status) for model, backend in models for name, status in backend.replicas().items()]
+        return iter([*_engines(replicas), *_routing([(model, backend.routing()) for model, backend in models])])
 
 
-def _families(
-    replicas: list[tuple[tuple[str, str], ReplicaStatus]],
-) -> list[GaugeMetricFamily | CounterMetricFamily]:
+def _routing(models: list[tuple[str, RoutingFigures]]) -> list[Family]:
+    decisions = CounterMetricFamily(
+        "stoker_router_decisions", "Requests sent to replicas, by why that one.", labels=("model", "reason")
+    )
+    index = GaugeMetricFamily(
+        "stoker_router_index_state",
+        "1 for how well the replica's cache is known.",
+        labels=("model", "replica", "state"),
+    )
+    gaps = CounterMetricFamily(
+        "stoker_router_index_gaps", "Times that events of the replica's cache were missed.", labels=("model", "replica")
+    )
+    sessions = GaugeMetricFamily(
+        "stoker_router_sessions", "Sessions whose last replica is remembered.", labels=("model",)
+    )
+    blocks = GaugeMetricFamily("stoker_router_index_blocks", "Logical blocks in the index.", labels=("model",))
+    replays = CounterMetricFamily(
+        "stoker_replays", "Times that a request lost its engine and went on elsewhere.", labels=("model",)
+    )
+    repeated = CounterMetricFamily(
+        "stoker_replay_repeated_tokens", "Tokens computed again for those.", labels=("model",)
+    )
+    for model, figures in models:
+        for reason, count in figures.decisions.items():
+            decisions.add_metric((model, reason), count)
+        for replica, state in figures.index.items():
+            for each in IndexState:
+                index.add_metric((model, replica, each.value), float(state == each.value))
+        for replica, count in figures.gaps.items():
+            gaps.add_metric((model, replica), count)
+        sessions.add_metric((model,), figures.sessions)
+        blocks.add_metric((model,), figures.blocks)
+        replays.add_metric((model,), figures.replays)
+        repeated.add_metric((model,), figures.repeated_tokens)
+    return [decisions, index, gaps, sessions, blocks, replays, repeated]
+
+
+def _engines(replicas: list[tuple[tuple[str, str], ReplicaStatus]]) -> list[Family]:
     labels = ("model", "replica")
     status = GaugeMetricFamily("stoker_replica_status", "1 for what the replica is.", labels=(*labels, "status"))
     flight = GaugeMetricFamily("stoker_replica_requests_in_flight", "Requests that it works on.", labels=labels)

@@ -12,8 +12,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
+import msgspec
+
 from stoker.fleet.attempt import Attempt
-from stoker.fleet.backend import ReplicaStatus, State
+from stoker.fleet.backend import ReplicaStatus, RoutingFigures, State
 from stoker.fleet.member import Member
 from stoker.fleet.replay import Run
 from stoker.fleet.replicas import Make, Replicas
@@ -68,6 +70,10 @@ class Pool:
 
     def replicas(self) -> Mapping[str, ReplicaStatus]:
         return self._replicas.status()
+
+    def routing(self) -> RoutingFigures:
+        figures = self._router.figures()
+        return msgspec.structs.replace(figures, replays=self.replayed, repeated_tokens=self.repeated_tokens)
 
     async def start(self) -> None:
         """Returns at once."""

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from stoker.fleet.backend import RoutingFigures
 from stoker.fleet.routing.bindings import Binding, Bindings
 from stoker.fleet.routing.index import PrefixIndex
 from stoker.fleet.routing.load import Flight
@@ -168,6 +169,16 @@ class Router:
 
     def state(self, name: str) -> IndexState:
         return self.replicas[name].state
+
+    def figures(self) -> RoutingFigures:
+        """What it has decided and knows now."""
+        return RoutingFigures(
+            decisions={reason.value: self.reasons[reason] for reason in Reason},
+            index={name: replica.state.value for name, replica in self.replicas.items()},
+            gaps={name: replica.gaps for name, replica in self.replicas.items()},
+            sessions=len(self.bindings),
+            blocks=len(self.index),
+        )
 
     def _at(self, request: str) -> Replica | None:
         name = self._where.get(request)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from stoker.fleet.backend import ReplicaStatus
+from stoker.fleet.backend import ReplicaStatus, RoutingFigures
 from stoker.fleet.collector import COUNTERS, GAUGES, STATES, WORDS, FleetCollector
 from stoker.types.wire import EngineStats
 
@@ -22,6 +22,17 @@ BY_HAND = {
 class Fleet:
     def __init__(self, **replicas: ReplicaStatus) -> None:
         self.all = replicas
+
+    def routing(self) -> RoutingFigures:
+        return RoutingFigures(
+            decisions={"load": 4, "prefix": 5},
+            index={"a": "exact", "b": "degraded"},
+            gaps={"a": 0, "b": 6},
+            sessions=7,
+            blocks=8,
+            replays=9,
+            repeated_tokens=10,
+        )
 
     def replicas(self) -> dict[str, ReplicaStatus]:
         return self.all
@@ -69,3 +80,15 @@ def test_a_replica_without_an_engine_has_a_status_and_no_figures() -> None:
     assert found["stoker_replica_restarts_total", "m", "a"] == 7
     assert not [series for series in found if series[0].startswith("stoker_engine") and series[2] == "a"]
     assert ("stoker_engine_running_requests", "m", "b") in found
+
+
+def test_what_the_router_does_is_told() -> None:
+    found = samples(Fleet())
+    assert found["stoker_router_decisions_total", "m", "prefix"] == 5
+    states = {state: found["stoker_router_index_state", "m", "b", state] for state in ("exact", "degraded", "absent")}
+    assert states == {"exact": 0, "degraded": 1, "absent": 0}
+    assert found["stoker_router_index_gaps_total", "m", "b"] == 6
+    assert found["stoker_router_sessions", "m"] == 7
+    assert found["stoker_router_index_blocks", "m"] == 8
+    assert found["stoker_replays_total", "m"] == 9
+    assert found["stoker_replay_repeated_tokens_total", "m"] == 10

@@ -369,6 +369,10 @@ async def test_each_attempt_is_a_span_with_the_engines_phases_in_it() -> None:
     request = Generate(id="a", prompt_ids=[1, 2], sampling=SamplingParams(max_tokens=6), traceparent=parent)
     async with aclosing(pool.generate(request, Route(tenant="t"))) as steps:
         assert len([progress async for progress in steps]) == 6
+    figures = pool.routing()
+    assert (figures.replays, figures.repeated_tokens) == (1, 2 + 3)
+    assert sum(figures.decisions.values()) == 2
+    assert figures.index.keys() == fakes.keys()
     await pool.stop()
     spans = exporter.get_finished_spans()
     attempts = [span for span in spans if span.name == "route"]
