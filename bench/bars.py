@@ -41,6 +41,7 @@ METRICS = (
     Metric("after_mib", "f", "memory, after", "MiB", "lower"),
     Metric("gateway_1k_ms", "g", "gateway, 1K-token prompt", "ms", "lower"),
     Metric("gateway_100k_ms", "g", "gateway, 100K-token prompt", "ms", "lower"),
+    Metric("gateway_again_ms", "g", "gateway, 100K tokens of history and a new turn", "ms", "lower"),
     Metric("gateway_1k_cpu_ms", "g", "gateway, CPU for a 1K-token prompt", "ms", "lower"),
     Metric("gateway_100k_cpu_ms", "g", "gateway, CPU for a 100K-token prompt", "ms", "lower"),
     Metric("gateway_token_us", "g", "gateway, each token of a stream at full speed", "us", "lower"),

@@ -1,6 +1,7 @@
 """Workload g: what a request costs outside the engine, which here answers at once.
 
-Chat requests with real text, so template, tokenizer, service, transport and HTTP are all in it. Every text is new.
+Chat requests with real text, so template, tokenizer, service, transport and HTTP are all in it. Every text is new, but
+for the history of `gateway_again_ms`.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ async def measure(folder: Path) -> dict[str, float]:
         spent.append(cpu_seconds(pid))
         long = [await _whole(http, url, f"{seed}/l{index}", LONG) for index in range(LONG_RUNS)]
         spent.append(cpu_seconds(pid))
+        again = [await _whole(http, url, f"{seed}/l0", LONG, index) for index in range(LONG_RUNS)]
         token = [await _stream(http, url, f"{seed}/t{index}", STREAMED) for index in range(5)]
     async with _host("--pace", str(PACE)).session(folder, Prompts(seed)) as session, _http() as http:
         pid = session.process.pid
@@ -120,6 +122,7 @@ async def measure(folder: Path) -> dict[str, float]:
     return {
         "gateway_1k_ms": statistics.median(short) * 1e3,
         "gateway_100k_ms": statistics.median(long) * 1e3,
+        "gateway_again_ms": statistics.median(again) * 1e3,
         "gateway_1k_cpu_ms": (spent[1] - spent[0]) / SHORT_RUNS * 1e3,
         "gateway_100k_cpu_ms": (spent[2] - spent[1]) / LONG_RUNS * 1e3,
         "gateway_token_us": statistics.median(token) * 1e6,
@@ -144,14 +147,19 @@ def _http() -> aiohttp.ClientSession:
     )
 
 
-def _body(seed: str, words: int, output: int) -> dict[str, Any]:
-    message = {"role": "user", "content": text(seed, words)}
-    return {"model": "demo", "messages": [message], "max_tokens": output, "temperature": 0}
+def _body(seed: str, words: int, output: int, turns: int = 0) -> dict[str, Any]:
+    """`turns` short ones follow the long first message."""
+    later = [text(f"{seed}/{turn}", SHORT // 10) for turn in range(2 * turns)]
+    messages = [
+        {"role": ("user", "assistant")[place % 2], "content": content}
+        for place, content in enumerate([text(seed, words), *later])
+    ]
+    return {"model": "demo", "messages": messages, "max_tokens": output, "temperature": 0}
 
 
-async def _whole(http: aiohttp.ClientSession, url: str, seed: str, words: int) -> float:
+async def _whole(http: aiohttp.ClientSession, url: str, seed: str, words: int, turns: int = 0) -> float:
     """Seconds for one request that is answered whole."""
-    body = json.dumps(_body(seed, words, 1)).encode()
+    body = json.dumps(_body(seed, words, 1, turns)).encode()
     start = time.perf_counter()
     async with http.post(url, data=body, headers={"content-type": "application/json"}) as response:
         data = await response.read()
@@ -159,8 +167,9 @@ async def _whole(http: aiohttp.ClientSession, url: str, seed: str, words: int) -
         if response.status != 200:
             raise BenchError(f"the gateway answered {response.status}: {data[:400].decode(errors='replace')}")
     tokens = msgspec.json.decode(data)["usage"]["prompt_tokens"]
-    if abs(tokens - words) > TOLERANCE * words:
-        raise BenchError(f"the prompt should have about {words} tokens and has {tokens}")
+    asked = words + 2 * turns * (SHORT // 10)
+    if abs(tokens - asked) > TOLERANCE * asked:
+        raise BenchError(f"the prompt should have about {asked} tokens and has {tokens}")
     return elapsed
 
 
