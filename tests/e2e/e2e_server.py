@@ -59,12 +59,12 @@ class Server:
         return self.engine_pids()[0]
 
     async def idle(self, model: str = "demo", within: float = 10.0) -> dict[str, Any]:
-        """The figures of the model's engine once it runs nothing."""
+        """The figures of the engine of the model's first replica, once it runs nothing."""
         end = time.monotonic() + within
         async with aiohttp.ClientSession() as http:
             while True:
                 async with http.get(f"{self.url}/health/ready") as response:
-                    stats = (await response.json())["models"][model]["engine"]
+                    stats = (await response.json())["models"][model]["replicas"][f"{model}/0"]["engine"]
                 if stats["running"] + stats["waiting"] + stats["blocks_in_use"] == 0:
                     return stats
                 assert time.monotonic() < end, f"still busy: {stats}"
