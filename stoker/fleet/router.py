@@ -121,7 +121,7 @@ class Router:
             tokens=request.tokens,
             uncached=request.tokens - decision.matched,
             lane=request.lane,
-            stamp=replica.view.dispatched(request.blocks),
+            ticket=replica.view.dispatched(request.blocks),
             sent=now,
         )
         replica.load.sent(request.id, flight)
@@ -135,7 +135,7 @@ class Router:
         replica = self._at(request)
         flight = replica.load.begun(request, cached, self._clock()) if replica else None
         if replica and flight:
-            replica.view.begun(flight.stamp)
+            replica.view.begun(flight.ticket)
 
     def progressed(self, request: str, tokens: int) -> None:
         """So many more output tokens."""
@@ -149,7 +149,7 @@ class Router:
         flight = replica.load.finished(request, self._clock()) if replica else None
         if replica and flight:
             del self._where[request]
-            replica.view.begun(flight.stamp)
+            replica.view.begun(flight.ticket)
 
     def events(self, name: str, news: KVEvents) -> bool:
         """What changed in a replica's cache. False: something was missed, subscribe again. True for unknown names."""

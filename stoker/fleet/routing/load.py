@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stoker.fleet.routing.view import Ticket
 from stoker.types.lane import Lane
 
 GAIN = 0.1  # of a new measurement in a running mean
@@ -26,7 +27,7 @@ class Flight:
     tokens: int
     uncached: int
     lane: Lane
-    stamp: int
+    ticket: Ticket
     sent: float
     began: float | None = None  # when the first token came
     started: float = 0.0  # when its prefill began, as far as can be told

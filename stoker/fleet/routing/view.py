@@ -8,8 +8,8 @@ engines that serve in order those differ by exactly what is queued, which is wha
 two rules: a dispatched prompt counts at once, and a removal does not touch what a request still in the queue will use,
 for that request brings it back.
 
-Every block belongs to one *run*, the newest prompt that contains it. Runs leave in order of age, each from its end.
-Cost of a dispatch: a few C loops over its blocks, Python only for blocks that are new here.
+Blocks are kept in *runs*: pieces of one prompt that were used last at the same time. A prompt that is sent walks runs,
+not blocks, so a dispatch costs O(runs + new blocks). A run is cut in two where a prompt leaves it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,28 @@ from collections.abc import Iterable, Sequence
 
 from stoker.fleet.routing.index import PrefixIndex
 
+MOST_RUNS = 64  # of a prompt, before they are made one: a session of many small turns stays quick
+
 
 class _Run:
-    """`blocks` in chain order, of which `live` still belong to this run; the others have moved on or are gone."""
+    """`blocks`, of which `live` are still here under this run. While `whole`, all are, and they are neighbours in one
+    prompt, first to last. `tickets` are the queued prompts that will use it."""
 
-    __slots__ = ("blocks", "live")
+    __slots__ = ("blocks", "live", "tickets", "whole")
 
-    def __init__(self, blocks: list[bytes]) -> None:
-        self.blocks = blocks
+    def __init__(self, blocks: list[bytes], *, whole: bool) -> None:
+        self.blocks, self.whole = blocks, whole
         self.live = len(blocks)
+        self.tickets: list[Ticket] = []
+
+
+class Ticket:
+    """A dispatched prompt in the queue: the runs that it will use."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self) -> None:
+        self.runs: list[_Run] = []
 
 
 class CacheView:
@@ -36,54 +49,61 @@ class CacheView:
     def __init__(self, index: PrefixIndex, bit: int, capacity: int) -> None:
         self.capacity = max(capacity, 1)
         self._index, self._bit = index, bit
-        self._runs: OrderedDict[int, _Run] = OrderedDict()  # by stamp, oldest first
-        self._stamps: dict[bytes, int] = {}  # block -> stamp of its run
-        self._queued: set[int] = set()  # stamps of prompts that have not begun
-        self._next = 0
+        self._order: OrderedDict[_Run, None] = OrderedDict()  # the next to lose blocks first
+        self._home: dict[bytes, _Run] = {}
 
     def __len__(self) -> int:
-        return len(self._stamps)
+        return len(self._home)
 
     def __contains__(self, block: bytes) -> bool:
-        return block in self._stamps
+        return block in self._home
 
-    def dispatched(self, blocks: Sequence[bytes]) -> int:
-        """A prompt was sent there: it is what is used last now. Returns a stamp for `begun`."""
-        stamp = self._touch(blocks[: self.capacity])
-        self._queued.add(stamp)
+    def dispatched(self, blocks: Sequence[bytes]) -> Ticket:
+        """A prompt was sent there: it is what is used last now. Give the ticket back to `begun`."""
+        ticket = Ticket()
+        end = min(len(blocks), self.capacity)
+        at = 0
+        while at < end:
+            run, at = self._walk(blocks, at, end)
+            ticket.runs.append(run)
+        if len(ticket.runs) > MOST_RUNS:
+            ticket.runs = [self._new(blocks[:end], whole=True)]
+        for run in reversed(ticket.runs):
+            self._order.move_to_end(run)
+            run.tickets.append(ticket)
         self._shrink()
-        return stamp
+        return ticket
 
-    def begun(self, stamp: int) -> None:
+    def begun(self, ticket: Ticket) -> None:
         """The prompt has left the queue (begun, refused, aborted): from here on events alone tell of its blocks."""
-        self._queued.discard(stamp)
+        for run in ticket.runs:
+            run.tickets.remove(ticket)
+        ticket.runs.clear()
 
     def stored(self, blocks: Iterable[bytes]) -> None:
         """The engine has these; what the view has of them already keeps its place."""
-        fresh = [block for block in blocks if block not in self._stamps]
+        fresh = [block for block in blocks if block not in self._home]
         if fresh:
-            self._touch(fresh)
+            self._new(fresh, whole=False)
             self._shrink()
 
     def removed(self, blocks: Iterable[bytes]) -> None:
         """The engine has lost these. What a queued prompt will bring back stays."""
-        stamps, queued = self._stamps, self._queued
         for block in blocks:
-            stamp = stamps.get(block)
-            if stamp is not None and stamp not in queued:
-                self._drop(block, stamp)
+            run = self._home.get(block)
+            if run is not None and not run.tickets:
+                self._drop(block, run)
 
     def keep_only(self, blocks: set[bytes]) -> None:
         """The engine has no others than these, and what queued prompts will bring."""
-        self.removed(list(self._stamps.keys() - blocks))
+        self.removed(list(self._home.keys() - blocks))
 
     def clear(self) -> None:
-        """Nothing is there any more, nor queued."""
-        for block in self._stamps:
+        """Nothing is there any more, and nothing is queued."""
+        for block in self._home:
             self._index.discard(block, self._bit)
-        self._stamps.clear()
-        self._runs.clear()
-        self._queued.clear()
+        self._home.clear()
+        self._order.clear()
 
     def resize(self, capacity: int) -> None:
         self.capacity = max(capacity, 1)
@@ -92,54 +112,100 @@ class CacheView:
     def check(self) -> list[str]:
         """What is wrong, in words; empty when the view is whole. O(blocks), for tests."""
         faults: list[str] = []
-        counts = Counter(self._stamps.values())
-        for stamp, run in self._runs.items():
-            if run.live != counts.pop(stamp, 0):
-                faults.append(f"run {stamp} counts {run.live} blocks wrongly")
-            if run.live < 1 or len(run.blocks) > 2 * run.live + 8:
-                faults.append(f"run {stamp} keeps {len(run.blocks)} blocks for {run.live}")
-        faults += [f"run {stamp} is lost" for stamp in counts]
+        counts = Counter(self._home.values())
+        for run in self._order:
+            if run.live != counts.pop(run, 0) or run.live < 1:
+                faults.append(f"a run counts {run.live} blocks wrongly")
+            if len(run.blocks) > (run.live if run.whole else 2 * run.live + 8):
+                faults.append(f"a run keeps {len(run.blocks)} blocks for {run.live}")
+            if any(run not in ticket.runs for ticket in run.tickets):
+                faults.append("a ticket does not know its run")
+        if counts:
+            faults.append(f"{len(counts)} runs are lost")
         held = {block for block, mask in self._index.holders.items() if mask & self._bit}
-        if held != self._stamps.keys():
+        if held != self._home.keys():
             faults.append("index and view disagree")
-        if len(self._stamps) > self.capacity:
-            faults.append(f"{len(self._stamps)} blocks in {self.capacity}")
+        if len(self._home) > self.capacity:
+            faults.append(f"{len(self._home)} blocks in {self.capacity}")
         return faults
 
-    def _touch(self, blocks: Sequence[bytes]) -> int:
-        self._next = stamp = self._next + 1
-        stamps = self._stamps
-        renewed = dict.fromkeys(blocks, stamp)
-        if renewed:
-            moved = Counter(map(stamps.get, renewed))
-            if moved.pop(None, 0):
-                self._index.add([block for block in renewed if block not in stamps], self._bit)
-            stamps.update(renewed)
-            self._runs[stamp] = _Run(list(renewed))
-            for old, count in moved.items():
-                if old is not None:
-                    self._left(old, count)
-        return stamp
+    def _new(self, blocks: Sequence[bytes], *, whole: bool) -> _Run:
+        """A run of `blocks`, taken from where they are if they are anywhere. There is at least one."""
+        home = self._home
+        unique = dict.fromkeys(blocks)
+        run = _Run(list(unique), whole=whole)
+        known = [block for block in run.blocks if block in home]
+        for block in known:
+            self._left(home[block])
+        home.update(dict.fromkeys(run.blocks, run))
+        if len(known) < len(run.blocks):
+            self._index.add(run.blocks, self._bit)
+        self._order[run] = None
+        return run
 
-    def _left(self, stamp: int, count: int) -> None:
-        """`count` blocks of a run are no longer its own. What it keeps for nothing stays below what it keeps."""
-        run = self._runs[stamp]
-        run.live -= count
+    def _walk(self, blocks: Sequence[bytes], at: int, end: int) -> tuple[_Run, int]:
+        """The run of `blocks` from `at` on, and where it ends: a known one, the head of a known one, or a new one."""
+        run = self._begins(blocks[at])
+        if run is None:
+            rest = blocks[at:end]
+            after = end
+            if not self._home.keys().isdisjoint(rest):
+                after = next((n for n in range(at + 1, end) if self._begins(blocks[n])), end)
+            return self._new(rest[: after - at], whole=True), after
+        own = run.blocks
+        after = at + len(own)
+        # A link names all before it: where both ends are the same, all between is.
+        if after <= end and own[-1] == blocks[after - 1]:
+            return run, after
+        pairs = zip(own, blocks[at:end], strict=False)
+        shared = next((n for n, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(own), end - at))
+        head = _Run(own[:shared], whole=True)
+        run.blocks = own[shared:]
+        run.live -= shared
+        self._home.update(dict.fromkeys(head.blocks, head))
+        self._order[head] = None
+        head.tickets = list(run.tickets)
+        for ticket in head.tickets:
+            ticket.runs.append(head)
+        return head, at + shared
+
+    def _begins(self, block: bytes) -> _Run | None:
+        """The whole run that begins with `block`."""
+        run = self._home.get(block)
+        return run if run is not None and run.whole and run.blocks[0] == block else None
+
+    def _left(self, run: _Run) -> None:
+        """One block, not necessarily the last, is no longer the run's own. What it keeps for nothing stays bounded."""
+        run.live -= 1
+        run.whole = False
         if not run.live:
-            del self._runs[stamp]
+            self._forget(run)
         elif len(run.blocks) > 2 * run.live + 8:
-            get = self._stamps.get
-            run.blocks = [block for block in run.blocks if get(block) == stamp]
+            run.blocks = [block for block in run.blocks if self._home.get(block) is run]
 
-    def _drop(self, block: bytes, stamp: int) -> None:
-        del self._stamps[block]
+    def _forget(self, run: _Run) -> None:
+        del self._order[run]
+        for ticket in run.tickets:
+            ticket.runs.remove(run)
+        run.tickets.clear()
+
+    def _drop(self, block: bytes, run: _Run) -> None:
+        del self._home[block]
         self._index.discard(block, self._bit)
-        self._left(stamp, 1)
+        if run.blocks[-1] == block:
+            run.blocks.pop()
+            run.live -= 1
+            if not run.live:
+                self._forget(run)
+        else:
+            self._left(run)
 
     def _shrink(self) -> None:
-        stamps = self._stamps
-        while len(stamps) > self.capacity:
-            stamp, run = next(iter(self._runs.items()))
-            block = run.blocks.pop()
-            if stamps.get(block) == stamp:
-                self._drop(block, stamp)
+        home = self._home
+        while len(home) > self.capacity:
+            run = next(iter(self._order))
+            block = run.blocks[-1]
+            if home.get(block) is run:
+                self._drop(block, run)
+            else:
+                run.blocks.pop()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stoker.fleet.routing.index import PrefixIndex
-from stoker.fleet.routing.view import CacheView
+from stoker.fleet.routing.view import MOST_RUNS, CacheView, Ticket
 
 CAPACITY = 24
 
@@ -23,80 +23,73 @@ paths = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 
 
 class Twin(RuleBasedStateMachine):
-    """`order` is the model: blocks, the next to leave first."""
+    """`order` is the model: blocks, the next to leave first. `queued` are the prompts that have not begun."""
 
     def __init__(self) -> None:
         super().__init__()
         self.view = CacheView(PrefixIndex(), 4, CAPACITY)
         self.order: list[bytes] = []
-        self.queued: dict[int, list[bytes]] = {}
+        self.queued: list[tuple[Ticket, list[bytes]]] = []
 
     def touch(self, blocks: list[bytes]) -> None:
         self.order = [block for block in self.order if block not in blocks] + blocks[::-1]
         del self.order[: max(len(self.order) - CAPACITY, 0)]
 
-    def protected(self) -> set[bytes]:
-        """Of queued prompts, what no later prompt has taken over: a later one that is queued protects it anyway."""
-        newest: dict[bytes, bool] = {}
-        for blocks, waits in self.history:
-            newest.update(dict.fromkeys(blocks, waits))
-        return {block for block, waits in newest.items() if waits}
-
     @property
-    def history(self) -> list[tuple[list[bytes], bool]]:
-        return [(blocks, stamp in self.queued) for stamp, blocks in sorted(self.sent.items())]
-
-    @property
-    def sent(self) -> dict[int, list[bytes]]:
-        return self.__dict__.setdefault("_sent", {})
+    def waited_for(self) -> set[bytes]:
+        return {block for _, blocks in self.queued for block in blocks}
 
     @rule(path=paths)
     def dispatched(self, path: list[int]) -> None:
         blocks = prompt(path)[:CAPACITY]
-        stamp = self.view.dispatched(blocks)
+        self.queued.append((self.view.dispatched(blocks), blocks))
         self.touch(blocks)
-        self.queued[stamp] = self.sent[stamp] = blocks
 
     @rule(data=st.data())
     def begun(self, data: st.DataObject) -> None:
         if self.queued:
-            stamp = data.draw(st.sampled_from(sorted(self.queued)))
-            self.view.begun(stamp)
-            del self.queued[stamp]
+            ticket, _ = self.queued.pop(data.draw(st.integers(0, len(self.queued) - 1)))
+            self.view.begun(ticket)
 
-    @rule(path=paths)
-    def stored(self, path: list[int]) -> None:
+    @rule(path=paths, every=st.integers(1, 3))
+    def stored(self, path: list[int], every: int) -> None:
         """What the engine has beyond the dispatched, such as answers, is new and last used now."""
-        fresh = [block for block in prompt(path)[:CAPACITY] if block not in self.order]
-        self.view.stored(prompt(path)[:CAPACITY])
-        if fresh:
-            self.touch(fresh)
-            self.sent[max(self.sent, default=0) + 1] = fresh  # takes the same stamp as in the view
+        blocks = prompt(path)[:CAPACITY:every]
+        fresh = [block for block in blocks if block not in self.order]
+        self.view.stored(blocks)
+        self.touch(fresh)
 
-    @rule(path=paths, kept=st.integers(0, 7))
-    def removed(self, path: list[int], kept: int) -> None:
-        blocks = prompt(path)[4 * kept :]
+    @rule(path=paths, first=st.integers(0, 30), every=st.integers(1, 3))
+    def removed(self, path: list[int], first: int, every: int) -> None:
+        """Heads without their tails too: an engine should not, and the view stays right."""
+        blocks = prompt(path)[first::every]
+        before, protected = set(self.order), self.waited_for
         self.view.removed(blocks)
-        safe = self.protected()
-        self.order = [block for block in self.order if block not in blocks or block in safe]
+        gone = {block for block in before if block not in self.view}
+        assert before - gone >= before - set(blocks)
+        assert gone >= (before & set(blocks)) - protected
+        self.order = [block for block in self.order if block not in gone]
 
     @rule(path=paths)
     def snapshot(self, path: list[int]) -> None:
-        self.view.keep_only(set(prompt(path)))
-        safe = self.protected() | set(prompt(path))
-        self.order = [block for block in self.order if block in safe]
-
-    @rule()
-    def cleared(self) -> None:
-        self.view.clear()
-        self.order.clear()
-        self.queued.clear()
+        before, kept = set(self.order), set(prompt(path))
+        self.view.keep_only(kept)
+        gone = {block for block in before if block not in self.view}
+        assert before - kept - self.waited_for <= gone <= before - kept
+        self.order = [block for block in self.order if block not in gone]
 
     @invariant()
     def same(self) -> None:
         assert not self.view.check()
         assert len(self.view) == len(self.order)
         assert all(block in self.view for block in self.order)
+
+    def teardown(self) -> None:
+        """The queue empties, and nothing holds the view any more."""
+        for ticket, _ in self.queued:
+            self.view.begun(ticket)
+        self.view.keep_only(set())
+        assert len(self.view) == 0
 
 
 TestTwin = Twin.TestCase
@@ -117,10 +110,10 @@ def test_a_prompt_counts_from_its_dispatch_and_tails_leave_first() -> None:
 def test_what_a_queued_prompt_brings_back_is_not_taken_away() -> None:
     view = CacheView(PrefixIndex(), 1, 100)
     blocks = prompt([0, 0])
-    stamp = view.dispatched(blocks)
+    ticket = view.dispatched(blocks)
     view.removed(blocks)
     assert len(view) == 8
-    view.begun(stamp)
+    view.begun(ticket)
     view.removed(blocks)
     assert len(view) == 0
 
@@ -148,4 +141,14 @@ def test_a_repeated_link_counts_once() -> None:
     view = CacheView(PrefixIndex(), 1, 6)
     view.dispatched([b"a", b"a", b"b"])
     assert len(view) == 2
+    assert not view.check()
+
+
+def test_a_session_of_many_small_turns_stays_in_few_runs() -> None:
+    view = CacheView(PrefixIndex(), 1, 1000)
+    blocks = prompt([0] * 100)
+    for end in range(1, 401):
+        ticket = view.dispatched(blocks[:end])
+        assert len(ticket.runs) <= MOST_RUNS
+        view.begun(ticket)
     assert not view.check()
