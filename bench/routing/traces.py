@@ -1,4 +1,4 @@
-"""Public traces as workloads: single requests as they came (chat), or sessions of calls that follow each other (agents).
+"""Public traces as workloads: single requests as they came (chat), or sessions of calls one after another (agents).
 
 The folder of traces has `mooncake/*.jsonl` (one request a line, `hash_ids` of 512-token blocks) and `agent/*.json` (one
 session a file, `hash_ids` of 64-token blocks). Equal ids mean an equal prefix up to the end of that block.

@@ -5,8 +5,9 @@ recently used first, tails before heads. Corrected by the engine's events. Does 
 
 An engine's events say what is resident *now*; a request that queues needs to know what will be when it starts. With
 engines that serve in order those differ by exactly what is queued, which is what the router itself has sent. Hence
-two rules: a dispatched prompt counts at once, and a removal does not touch what a request still in the queue will use,
-for that request brings it back.
+these rules: a dispatched prompt counts at once; a removal does not touch what a request still in the queue will use,
+for that request brings it back; what an engine has newly stored was used before everything that is queued; and if
+that is what a queued request will push out again, it is not put back.
 
 Blocks are kept in *runs*: pieces of one prompt that were used last at the same time. A prompt that is sent walks runs,
 not blocks, so a dispatch costs O(runs + new blocks). A run is cut in two where a prompt leaves it.
@@ -35,12 +36,13 @@ class _Run:
 
 
 class Ticket:
-    """A dispatched prompt in the queue: the runs that it will use."""
+    """A dispatched prompt in the queue: the runs that it will use, and the blocks that it will push out."""
 
-    __slots__ = ("runs",)
+    __slots__ = ("ousted", "runs")
 
     def __init__(self) -> None:
         self.runs: list[_Run] = []
+        self.ousted: list[bytes] = []
 
 
 class CacheView:
@@ -51,6 +53,8 @@ class CacheView:
         self._index, self._bit = index, bit
         self._order: OrderedDict[_Run, None] = OrderedDict()  # the next to lose blocks first
         self._home: dict[bytes, _Run] = {}
+        self._queue: dict[Ticket, None] = {}  # in order of dispatch
+        self._ousted: dict[bytes, Ticket] = {}  # by the last queued prompt that pushes it out
 
     def __len__(self) -> int:
         return len(self._home)
@@ -68,23 +72,31 @@ class CacheView:
             ticket.runs.append(run)
         if len(ticket.runs) > MOST_RUNS:
             ticket.runs = [self._new(blocks[:end], whole=True)]
-        for run in reversed(ticket.runs):
-            self._order.move_to_end(run)
+        for run in ticket.runs:
             run.tickets.append(ticket)
-        self._shrink()
+        self._queue[ticket] = None
+        self._used(ticket)
+        ticket.ousted = self._shrink()
+        self._ousted.update(dict.fromkeys(ticket.ousted, ticket))
         return ticket
 
     def begun(self, ticket: Ticket) -> None:
         """The prompt has left the queue (begun, refused, aborted): from here on events alone tell of its blocks."""
+        self._queue.pop(ticket, None)
         for run in ticket.runs:
             run.tickets.remove(ticket)
-        ticket.runs.clear()
+        for block in ticket.ousted:
+            if self._ousted.get(block) is ticket:
+                del self._ousted[block]
+        ticket.runs, ticket.ousted = [], []
 
     def stored(self, blocks: Iterable[bytes]) -> None:
         """The engine has these; what the view has of them already keeps its place."""
-        fresh = [block for block in blocks if block not in self._home]
+        fresh = [block for block in blocks if block not in self._home and block not in self._ousted]
         if fresh:
             self._new(fresh, whole=False)
+            for ticket in self._queue:
+                self._used(ticket)
             self._shrink()
 
     def removed(self, blocks: Iterable[bytes]) -> None:
@@ -104,6 +116,8 @@ class CacheView:
             self._index.discard(block, self._bit)
         self._home.clear()
         self._order.clear()
+        self._queue.clear()
+        self._ousted.clear()
 
     def resize(self, capacity: int) -> None:
         self.capacity = max(capacity, 1)
@@ -128,6 +142,11 @@ class CacheView:
         if len(self._home) > self.capacity:
             faults.append(f"{len(self._home)} blocks in {self.capacity}")
         return faults
+
+    def _used(self, ticket: Ticket) -> None:
+        """The runs of a prompt are used last now, the head last of all."""
+        for run in reversed(ticket.runs):
+            self._order.move_to_end(run)
 
     def _new(self, blocks: Sequence[bytes], *, whole: bool) -> _Run:
         """A run of `blocks`, taken from where they are if they are anywhere. There is at least one."""
@@ -200,12 +219,15 @@ class CacheView:
         else:
             self._left(run)
 
-    def _shrink(self) -> None:
-        home = self._home
+    def _shrink(self) -> list[bytes]:
+        """Down to the capacity. Returns what was lost."""
+        home, lost = self._home, list[bytes]()
         while len(home) > self.capacity:
             run = next(iter(self._order))
             block = run.blocks[-1]
             if home.get(block) is run:
                 self._drop(block, run)
+                lost.append(block)
             else:
                 run.blocks.pop()
+        return lost

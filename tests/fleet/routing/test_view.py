@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Collection, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,41 +24,56 @@ paths = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 
 
 class Twin(RuleBasedStateMachine):
-    """`order` is the model: blocks, the next to leave first. `queued` are the prompts that have not begun."""
+    """`order` is the model: blocks, the next to leave first. `queued` are the prompts that have not begun, each with
+    what it still has and what it pushed out."""
 
     def __init__(self) -> None:
         super().__init__()
         self.view = CacheView(PrefixIndex(), 4, CAPACITY)
         self.order: list[bytes] = []
-        self.queued: list[tuple[Ticket, list[bytes]]] = []
+        self.queued: list[tuple[Ticket, list[bytes], set[bytes]]] = []
 
     def touch(self, blocks: list[bytes]) -> None:
         self.order = [block for block in self.order if block not in blocks] + blocks[::-1]
-        del self.order[: max(len(self.order) - CAPACITY, 0)]
+
+    def shrink(self) -> None:
+        self.keep(self.order[max(len(self.order) - CAPACITY, 0) :])
+
+    def keep(self, blocks: Collection[bytes]) -> None:
+        self.order = [block for block in self.order if block in blocks]
+        self.queued = [(ticket, [b for b in own if b in self.order], out) for ticket, own, out in self.queued]
 
     @property
     def waited_for(self) -> set[bytes]:
-        return {block for _, blocks in self.queued for block in blocks}
+        return {block for _, own, _ in self.queued for block in own}
 
     @rule(path=paths)
     def dispatched(self, path: list[int]) -> None:
         blocks = prompt(path)[:CAPACITY]
-        self.queued.append((self.view.dispatched(blocks), blocks))
+        ousted: set[bytes] = set()
+        self.queued.append((self.view.dispatched(blocks), blocks, ousted))
         self.touch(blocks)
+        before = set(self.order)
+        self.shrink()
+        ousted |= before - set(self.order)
 
-    @rule(data=st.data())
-    def begun(self, data: st.DataObject) -> None:
+    @rule()
+    def begun(self) -> None:
         if self.queued:
-            ticket, _ = self.queued.pop(data.draw(st.integers(0, len(self.queued) - 1)))
-            self.view.begun(ticket)
+            self.view.begun(self.queued.pop(0)[0])
 
     @rule(path=paths, every=st.integers(1, 3))
     def stored(self, path: list[int], every: int) -> None:
-        """What the engine has beyond the dispatched, such as answers, is new and last used now."""
+        """What the engine has beyond the dispatched, such as answers, was used before all that is queued."""
         blocks = prompt(path)[:CAPACITY:every]
-        fresh = [block for block in blocks if block not in self.order]
+        ousted = {block for _, _, out in self.queued for block in out}
+        fresh = [block for block in blocks if block not in self.order and block not in ousted]
         self.view.stored(blocks)
-        self.touch(fresh)
+        if fresh:
+            self.touch(fresh)
+            for _, own, _ in self.queued:
+                self.touch(own)
+            self.shrink()
 
     @rule(path=paths, first=st.integers(0, 30), every=st.integers(1, 3))
     def removed(self, path: list[int], first: int, every: int) -> None:
@@ -68,7 +84,7 @@ class Twin(RuleBasedStateMachine):
         gone = {block for block in before if block not in self.view}
         assert before - gone >= before - set(blocks)
         assert gone >= (before & set(blocks)) - protected
-        self.order = [block for block in self.order if block not in gone]
+        self.keep(before - gone)
 
     @rule(path=paths)
     def snapshot(self, path: list[int]) -> None:
@@ -76,7 +92,7 @@ class Twin(RuleBasedStateMachine):
         self.view.keep_only(kept)
         gone = {block for block in before if block not in self.view}
         assert before - kept - self.waited_for <= gone <= before - kept
-        self.order = [block for block in self.order if block not in gone]
+        self.keep(before - gone)
 
     @invariant()
     def same(self) -> None:
@@ -86,7 +102,7 @@ class Twin(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """The queue empties, and nothing holds the view any more."""
-        for ticket, _ in self.queued:
+        for ticket, _, _ in self.queued:
             self.view.begun(ticket)
         self.view.keep_only(set())
         assert len(self.view) == 0
@@ -152,3 +168,47 @@ def test_a_session_of_many_small_turns_stays_in_few_runs() -> None:
         assert len(ticket.runs) <= MOST_RUNS
         view.begun(ticket)
     assert not view.check()
+
+
+class Engine:
+    """Serves in order, one prompt at a time, from a cache that loses tails before heads; tells of each change."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity, self.order = capacity, OrderedDict[bytes, None]()
+
+    def serve(self, blocks: list[bytes], answer: list[bytes]) -> tuple[int, list[bytes], list[bytes]]:
+        """Blocks that were cached, and what was stored and removed since the prompt before."""
+        hit = next((at for at, block in enumerate(blocks) if block not in self.order), len(blocks))
+        stored = [block for block in [*blocks, *answer] if block not in self.order]
+        for block in reversed([*blocks, *answer]):
+            self.order[block] = None
+            self.order.move_to_end(block)
+        removed = [self.order.popitem(last=False)[0] for _ in range(len(self.order) - self.capacity)]
+        return hit, [block for block in stored if block in self.order], removed
+
+
+@given(sent=st.lists(st.tuples(paths, st.integers(0, 3)), max_size=60), queue=st.integers(1, 6))
+def test_a_view_foresees_what_a_queued_prompt_will_find(sent: list[tuple[list[int], int]], queue: int) -> None:
+    """Up to `queue` prompts wait; events of the served ones come meanwhile, and change nothing that was foreseen."""
+    index = PrefixIndex()
+    view, engine = CacheView(index, 1, CAPACITY), Engine(CAPACITY)
+    waiting: deque[tuple[list[bytes], Ticket, int]] = deque()
+
+    def serve() -> None:
+        blocks, ticket, expected = waiting.popleft()
+        hit, stored, removed = engine.serve(blocks, [])
+        assert hit == expected
+        view.begun(ticket)
+        view.removed(removed)
+        view.stored(stored)
+
+    for path, served in sent:
+        blocks = prompt(path)[:CAPACITY]
+        expected = index.depths(blocks, 1).get(0, 0)
+        waiting.append((blocks, view.dispatched(blocks), expected))
+        for _ in range(served if len(waiting) < queue else max(served, 1)):
+            if waiting:
+                serve()
+    while waiting:
+        serve()
+    assert view._home.keys() == engine.order.keys()
