@@ -21,6 +21,7 @@ from stoker.fleet.routing.index import PrefixIndex
 from stoker.fleet.routing.load import Flight
 from stoker.fleet.routing.policies import make_policy
 from stoker.fleet.routing.policy import NOMINAL_RATE, Ask, seconds
+from stoker.fleet.routing.pressure import Pressure
 from stoker.fleet.routing.replica import Replica
 from stoker.fleet.routing.words import (
     Decision,
@@ -58,6 +59,7 @@ class Router:
         self.index = PrefixIndex()
         self.replicas: dict[str, Replica] = {}
         self.bindings = Bindings(self.config.sessions, self.config.session_idle)
+        self.pressure = Pressure()
         self._clock = clock
         self._policy = make_policy(self.config)
         self._where: dict[str, str] = {}  # request -> replica, while it is in flight
@@ -96,7 +98,8 @@ class Router:
             min(depths.get(replica.number, 0) * replica.info.block_tokens, most) if most > 0 else 0
             for replica in replicas
         ]
-        ask = Ask(request, replicas, matched, bound, now, self._mean_rate())
+        busy = self.pressure.busy(now, len(self.replicas))
+        ask = Ask(request, replicas, matched, bound, now, self._mean_rate(), busy, self.pressure.reuse)
         at, reason = self._policy.choose(ask)
         name = replicas[at].info.name
         if len(replicas) == 1:
@@ -121,9 +124,11 @@ class Router:
             tokens=request.tokens,
             uncached=request.tokens - decision.matched,
             lane=request.lane,
-            ticket=replica.view.dispatched(request.blocks),
+            ticket=replica.view.dispatched(request.blocks, now),
             sent=now,
         )
+        rate = replica.load.rate or self._mean_rate()
+        self.pressure.sent(flight.uncached / rate, flight.ticket.since, now)
         replica.load.sent(request.id, flight)
         self._where[request.id] = decision.replica
         self.reasons[decision.reason] += 1
@@ -149,18 +154,19 @@ class Router:
         flight = replica.load.finished(request, self._clock()) if replica else None
         if replica and flight:
             del self._where[request]
-            replica.view.begun(flight.ticket)
+            if flight.began is None:
+                replica.view.abandoned(flight.ticket)
 
     def events(self, name: str, news: KVEvents) -> bool:
         """What changed in a replica's cache. False: something was missed, subscribe again. True for unknown names."""
         replica = self.replicas.get(name)
-        return replica is None or replica.events(news)
+        return replica is None or replica.events(news, self._clock())
 
     def snapshot(self, name: str, part: KVSnapshot) -> None:
         """A part of what a replica has cached."""
         replica = self.replicas.get(name)
         if replica is not None:
-            replica.snapshot(part)
+            replica.snapshot(part, self._clock())
 
     def stats(self, name: str, stats: EngineStats) -> bool:
         """A replica's heartbeat. False: its events were missed, subscribe again."""

@@ -23,7 +23,8 @@ MASK = (1 << 64) - 1
 class Ask:
     """`matched[i]` tokens of the prompt are believed to be cached on `replicas[i]`, of which there is at least one.
 
-    `rate` is the fleet's mean prefill rate, for replicas whose own is unknown.
+    `rate` is the fleet's mean prefill rate, for replicas whose own is unknown. `busy` and `reuse` are the fleet's
+    pressure (`pressure.py`).
     """
 
     request: RouteRequest
@@ -32,6 +33,8 @@ class Ask:
     bound: Binding | None
     now: float
     rate: float
+    busy: float
+    reuse: float
 
     def rates(self, replica: Replica) -> float:
         return replica.load.rate or self.rate

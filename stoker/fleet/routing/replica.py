@@ -32,7 +32,7 @@ class Replica:
         self.salt = int.from_bytes(blake2b(info.name.encode(), digest_size=8).digest())
         self._parts: set[bytes] | None = None  # of a snapshot that is not complete
 
-    def events(self, news: KVEvents) -> bool:
+    def events(self, news: KVEvents, now: float) -> bool:
         """Apply them. False: something is missing before them, and only a snapshot can mend it."""
         if self.state is not IndexState.EXACT:
             return self._parts is not None  # while one is on its way there is no need to ask again
@@ -45,10 +45,10 @@ class Replica:
         if news.cleared:
             self.view.keep_only(set())
         self.view.removed(_links(news.removed))
-        self.view.stored(_links(news.stored))
+        self.view.stored(_links(news.stored), now)
         return True
 
-    def snapshot(self, part: KVSnapshot) -> None:
+    def snapshot(self, part: KVSnapshot, now: float) -> None:
         """One part of a snapshot; with its last the view is exact. Parts of different snapshots never mix."""
         if part.first:
             self._parts, self.seq = set(), part.seq
@@ -61,7 +61,7 @@ class Replica:
         links = _links(part.blocks)
         assert self._parts is not None
         self._parts.update(links)
-        self.view.stored(links)
+        self.view.stored(links, now)
         if not part.more:
             self.view.keep_only(self._parts)
             self._parts = None

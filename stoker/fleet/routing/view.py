@@ -25,24 +25,27 @@ MOST_RUNS = 64  # of a prompt, before they are made one: a session of many small
 
 class _Run:
     """`blocks`, of which `live` are still here under this run. While `whole`, all are, and they are neighbours in one
-    prompt, first to last. `tickets` are the queued prompts that will use it."""
+    prompt, first to last. `tickets` are the queued prompts that will use it, `used` is when it was used last."""
 
-    __slots__ = ("blocks", "live", "tickets", "whole")
+    __slots__ = ("blocks", "live", "tickets", "used", "whole")
 
-    def __init__(self, blocks: list[bytes], *, whole: bool) -> None:
-        self.blocks, self.whole = blocks, whole
+    def __init__(self, blocks: list[bytes], used: float, *, whole: bool) -> None:
+        self.blocks, self.whole, self.used = blocks, whole, used
         self.live = len(blocks)
         self.tickets: list[Ticket] = []
 
 
 class Ticket:
-    """A dispatched prompt in the queue: the runs that it will use, and the blocks that it will push out."""
+    """A dispatched prompt in the queue: the runs that it will use, the blocks that it will push out, and those that it
+    alone has promised. `since` is the time since the known part of it was used last, None if no part was known."""
 
-    __slots__ = ("ousted", "runs")
+    __slots__ = ("ousted", "promised", "runs", "since")
 
     def __init__(self) -> None:
         self.runs: list[_Run] = []
         self.ousted: list[bytes] = []
+        self.promised: list[bytes] = []
+        self.since: float | None = None
 
 
 class CacheView:
@@ -55,6 +58,7 @@ class CacheView:
         self._home: dict[bytes, _Run] = {}
         self._queue: dict[Ticket, None] = {}  # in order of dispatch
         self._ousted: dict[bytes, Ticket] = {}  # by the last queued prompt that pushes it out
+        self._promised: set[bytes] = set()  # of queued prompts, blocks that the engine has not told of
 
     def __len__(self) -> int:
         return len(self._home)
@@ -62,41 +66,68 @@ class CacheView:
     def __contains__(self, block: bytes) -> bool:
         return block in self._home
 
-    def dispatched(self, blocks: Sequence[bytes]) -> Ticket:
-        """A prompt was sent there: it is what is used last now. Give the ticket back to `begun`."""
+    def eldest(self, more: int) -> float | None:
+        """When that was used last which `more` new blocks would push out first; None while there is room for them."""
+        if len(self._home) + more <= self.capacity or not self._order:
+            return None
+        return next(iter(self._order)).used
+
+    def dispatched(self, blocks: Sequence[bytes], now: float) -> Ticket:
+        """A prompt was sent there: it is what is used last now. Give the ticket back to `begun` or `abandoned`."""
         ticket = Ticket()
         end = min(len(blocks), self.capacity)
         at = 0
         while at < end:
-            run, at = self._walk(blocks, at, end)
+            run, after, fresh = self._walk(blocks, at, end, now)
             ticket.runs.append(run)
+            ticket.promised += fresh
+            if not fresh:
+                ticket.since = now - run.used
+            at = after
         if len(ticket.runs) > MOST_RUNS:
-            ticket.runs = [self._new(blocks[:end], whole=True)]
+            ticket.runs = [self._new(blocks[:end], now, whole=True)]
         for run in ticket.runs:
             run.tickets.append(ticket)
+            run.used = now
         self._queue[ticket] = None
-        self._used(ticket)
+        self._promised.update(ticket.promised)
+        self._renew(ticket)
         ticket.ousted = self._shrink()
         self._ousted.update(dict.fromkeys(ticket.ousted, ticket))
         return ticket
 
     def begun(self, ticket: Ticket) -> None:
-        """The prompt has left the queue (begun, refused, aborted): from here on events alone tell of its blocks."""
+        """The prompt has been computed: from here on events alone tell of its blocks."""
         self._queue.pop(ticket, None)
+        self._promised.difference_update(ticket.promised)
         for run in ticket.runs:
             run.tickets.remove(ticket)
         for block in ticket.ousted:
             if self._ousted.get(block) is ticket:
                 del self._ousted[block]
-        ticket.runs, ticket.ousted = [], []
+        ticket.runs, ticket.ousted, ticket.promised = [], [], []
 
-    def stored(self, blocks: Iterable[bytes]) -> None:
+    def abandoned(self, ticket: Ticket) -> None:
+        """The prompt left the queue before it was computed. What only it has promised will not be there, unless
+        another that is queued brings it."""
+        promised = [block for block in ticket.promised if block in self._promised]
+        self.begun(ticket)
+        for block in promised:
+            run = self._home.get(block)
+            if run is not None and run.tickets:
+                run.tickets[-1].promised.append(block)
+                self._promised.add(block)
+            elif run is not None:
+                self._drop(block, run)
+
+    def stored(self, blocks: Sequence[bytes], now: float) -> None:
         """The engine has these; what the view has of them already keeps its place."""
+        self._promised.difference_update(blocks)
         fresh = [block for block in blocks if block not in self._home and block not in self._ousted]
         if fresh:
-            self._new(fresh, whole=False)
+            self._new(fresh, now, whole=False)
             for ticket in self._queue:
-                self._used(ticket)
+                self._renew(ticket)
             self._shrink()
 
     def removed(self, blocks: Iterable[bytes]) -> None:
@@ -118,6 +149,7 @@ class CacheView:
         self._order.clear()
         self._queue.clear()
         self._ousted.clear()
+        self._promised.clear()
 
     def resize(self, capacity: int) -> None:
         self.capacity = max(capacity, 1)
@@ -143,16 +175,16 @@ class CacheView:
             faults.append(f"{len(self._home)} blocks in {self.capacity}")
         return faults
 
-    def _used(self, ticket: Ticket) -> None:
-        """The runs of a prompt are used last now, the head last of all."""
+    def _renew(self, ticket: Ticket) -> None:
+        """The runs of a prompt are used last, its head last of all."""
         for run in reversed(ticket.runs):
             self._order.move_to_end(run)
 
-    def _new(self, blocks: Sequence[bytes], *, whole: bool) -> _Run:
+    def _new(self, blocks: Sequence[bytes], now: float, *, whole: bool) -> _Run:
         """A run of `blocks`, taken from where they are if they are anywhere. There is at least one."""
         home = self._home
         unique = dict.fromkeys(blocks)
-        run = _Run(list(unique), whole=whole)
+        run = _Run(list(unique), now, whole=whole)
         known = [block for block in run.blocks if block in home]
         for block in known:
             self._left(home[block])
@@ -162,23 +194,28 @@ class CacheView:
         self._order[run] = None
         return run
 
-    def _walk(self, blocks: Sequence[bytes], at: int, end: int) -> tuple[_Run, int]:
-        """The run of `blocks` from `at` on, and where it ends: a known one, the head of a known one, or a new one."""
+    def _walk(self, blocks: Sequence[bytes], at: int, end: int, now: float) -> tuple[_Run, int, list[bytes]]:
+        """The run of `blocks` from `at` on, where it ends, and what of it is new: a known run has nothing, as has the
+        head of a known one."""
         run = self._begins(blocks[at])
         if run is None:
-            rest = blocks[at:end]
-            after = end
-            if not self._home.keys().isdisjoint(rest):
+            rest, fresh = blocks[at:end], list[bytes]()
+            if self._home.keys().isdisjoint(rest):
+                after = end
+                fresh += rest
+            else:
                 after = next((n for n in range(at + 1, end) if self._begins(blocks[n])), end)
-            return self._new(rest[: after - at], whole=True), after
+                rest = rest[: after - at]
+                fresh += [block for block in rest if block not in self._home]
+            return self._new(rest, now, whole=True), after, fresh
         own = run.blocks
         after = at + len(own)
         # A link names all before it: where both ends are the same, all between is.
         if after <= end and own[-1] == blocks[after - 1]:
-            return run, after
+            return run, after, []
         pairs = zip(own, blocks[at:end], strict=False)
         shared = next((n for n, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(own), end - at))
-        head = _Run(own[:shared], whole=True)
+        head = _Run(own[:shared], run.used, whole=True)
         run.blocks = own[shared:]
         run.live -= shared
         self._home.update(dict.fromkeys(head.blocks, head))
@@ -186,7 +223,7 @@ class CacheView:
         head.tickets = list(run.tickets)
         for ticket in head.tickets:
             ticket.runs.append(head)
-        return head, at + shared
+        return head, at + shared, []
 
     def _begins(self, block: bytes) -> _Run | None:
         """The whole run that begins with `block`."""

@@ -110,7 +110,8 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of routing; one of them serves chat and agents alike.
 
     policy         name of a policy, see `routing/policies.py`
-    weight         seconds that one second of recomputation counts for: it also delays others and evicts what they need
+    weight         what a second of recomputation counts for on an idle fleet; it grows with load: 4 at 60 % busy, 16 at
+                   most
     transfer       zone -> seconds that a request to it takes longer than one to the router's own
     sessions       bindings kept, least recently used first out
     session_idle   seconds after which a silent session's binding is forgotten
@@ -119,7 +120,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     policy: str = "predicted_seconds"
-    weight: float = 4.0
+    weight: float = 1.5
     transfer: Mapping[str, float] = {}
     sessions: int = 100_000
     session_idle: float = 4 * 3600.0

@@ -51,7 +51,7 @@ class Twin(RuleBasedStateMachine):
     def dispatched(self, path: list[int]) -> None:
         blocks = prompt(path)[:CAPACITY]
         ousted: set[bytes] = set()
-        self.queued.append((self.view.dispatched(blocks), blocks, ousted))
+        self.queued.append((self.view.dispatched(blocks, 0.0), blocks, ousted))
         self.touch(blocks)
         before = set(self.order)
         self.shrink()
@@ -68,7 +68,7 @@ class Twin(RuleBasedStateMachine):
         blocks = prompt(path)[:CAPACITY:every]
         ousted = {block for _, _, out in self.queued for block in out}
         fresh = [block for block in blocks if block not in self.order and block not in ousted]
-        self.view.stored(blocks)
+        self.view.stored(blocks, 0.0)
         if fresh:
             self.touch(fresh)
             for _, own, _ in self.queued:
@@ -116,9 +116,9 @@ def test_a_prompt_counts_from_its_dispatch_and_tails_leave_first() -> None:
     index = PrefixIndex()
     view = CacheView(index, 1, 8)
     first, second = prompt([0, 1]), prompt([2])
-    view.dispatched(first)
+    view.dispatched(first, 0.0)
     assert index.depths(first, 1) == {0: 8}
-    view.dispatched(second)
+    view.dispatched(second, 0.0)
     assert index.depths(first, 1) == {0: 4}
     assert index.depths(second, 1) == {0: 4}
 
@@ -126,7 +126,7 @@ def test_a_prompt_counts_from_its_dispatch_and_tails_leave_first() -> None:
 def test_what_a_queued_prompt_brings_back_is_not_taken_away() -> None:
     view = CacheView(PrefixIndex(), 1, 100)
     blocks = prompt([0, 0])
-    ticket = view.dispatched(blocks)
+    ticket = view.dispatched(blocks, 0.0)
     view.removed(blocks)
     assert len(view) == 8
     view.begun(ticket)
@@ -140,7 +140,7 @@ def test_memory_is_bounded_by_capacity(sent: list[list[int]]) -> None:
     index = PrefixIndex()
     view = CacheView(index, 1, CAPACITY)
     for path in sent:
-        view.begun(view.dispatched(prompt(path)))
+        view.begun(view.dispatched(prompt(path), 0.0))
         assert len(view) <= CAPACITY
         assert len(index) <= CAPACITY
         assert not view.check()
@@ -149,13 +149,13 @@ def test_memory_is_bounded_by_capacity(sent: list[list[int]]) -> None:
 def test_a_prompt_larger_than_the_cache_keeps_its_head() -> None:
     view = CacheView(PrefixIndex(), 1, 6)
     blocks = prompt([0, 1, 2])
-    view.dispatched(blocks)
+    view.dispatched(blocks, 0.0)
     assert [block in view for block in blocks] == [True] * 6 + [False] * 6
 
 
 def test_a_repeated_link_counts_once() -> None:
     view = CacheView(PrefixIndex(), 1, 6)
-    view.dispatched([b"a", b"a", b"b"])
+    view.dispatched([b"a", b"a", b"b"], 0.0)
     assert len(view) == 2
     assert not view.check()
 
@@ -164,7 +164,7 @@ def test_a_session_of_many_small_turns_stays_in_few_runs() -> None:
     view = CacheView(PrefixIndex(), 1, 1000)
     blocks = prompt([0] * 100)
     for end in range(1, 401):
-        ticket = view.dispatched(blocks[:end])
+        ticket = view.dispatched(blocks[:end], 0.0)
         assert len(ticket.runs) <= MOST_RUNS
         view.begun(ticket)
     assert not view.check()
@@ -200,12 +200,12 @@ def test_a_view_foresees_what_a_queued_prompt_will_find(sent: list[tuple[list[in
         assert hit == expected
         view.begun(ticket)
         view.removed(removed)
-        view.stored(stored)
+        view.stored(stored, 0.0)
 
     for path, served in sent:
         blocks = prompt(path)[:CAPACITY]
         expected = index.depths(blocks, 1).get(0, 0)
-        waiting.append((blocks, view.dispatched(blocks), expected))
+        waiting.append((blocks, view.dispatched(blocks, 0.0), expected))
         for _ in range(served if len(waiting) < queue else max(served, 1)):
             if waiting:
                 serve()
