@@ -43,6 +43,16 @@ class Outcome(msgspec.Struct, kw_only=True):
     waiting: int
 
 
+class Clock:
+    """Virtual seconds. Called as the product calls its clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @dataclass(slots=True)
 class _Frame:
     """A session or sub-agent: what it does next, who waits for it, and for how many it waits."""
@@ -66,10 +76,12 @@ class _Replica:
 class Simulation:
     """One run of one policy. Equal seeds give equal arrivals to every policy."""
 
-    def __init__(self, caches: Sequence[Cache], chooser: Chooser, *, warm: float = 0.0, tell: bool = False) -> None:
+    def __init__(
+        self, caches: Sequence[Cache], chooser: Chooser, clock: Clock, *, warm: float = 0.0, tell: bool = False
+    ) -> None:
         self.replicas = [_Replica(cache) for cache in caches]
         self.chooser = chooser
-        self.now = 0.0
+        self.clock = clock
         self.done: list[Job] = []
         self._tell = tell  # changes of caches are reported
         self._warm = warm
@@ -102,7 +114,7 @@ class Simulation:
             items, at = traffic.session(self._sessions, tokens, False)
             self._sessions += 1
             self._advance(self._open_frame(items, at, None, str(self._sessions)))
-            self._at(self.now + draw.expovariate(starts), begin)
+            self._at(self.clock.now + draw.expovariate(starts), begin)
 
         self._at(draw.expovariate(starts), begin)
         self._run(seconds)
@@ -113,9 +125,9 @@ class Simulation:
         while events:
             at, _, happen = heapq.heappop(events)
             if at > end:
-                self.now = end
+                self.clock.now = end
                 return
-            self.now = at
+            self.clock.now = at
             happen()
 
     def _at(self, when: float, happen: Callable[[], None]) -> None:
@@ -130,16 +142,16 @@ class Simulation:
 
     def _arrival(self, job: Job) -> Callable[[], None]:
         def arrive() -> None:
-            job.replica = self.chooser.choose(job, self.now)
+            job.replica = self.chooser.choose(job, self.clock.now)
             self.replicas[job.replica].queue.append(job)
             self._start(job.replica)
 
         return arrive
 
     def _place(self, job: Job) -> None:
-        job.replica = self.chooser.choose(job, self.now)
+        job.replica = self.chooser.choose(job, self.clock.now)
         self._insert(job)
-        self.chooser.ended(job, self.now)
+        self.chooser.ended(job, self.clock.now)
 
     def _start(self, number: int) -> None:
         replica = self.replicas[number]
@@ -150,30 +162,30 @@ class Simulation:
         took = (job.tokens - job.hit) / RATE
         replica.prefilling = job
         replica.running += 1
-        if self.now >= self._warm:
+        if self.clock.now >= self._warm:
             replica.busy += took
             self._slots += took + job.output * STEP_SECONDS
-        self.chooser.began(job, self.now)
-        self._at(self.now + took, lambda: self._prefilled(job))
+        self.chooser.began(job, self.clock.now)
+        self._at(self.clock.now + took, lambda: self._prefilled(job))
 
     def _prefilled(self, job: Job) -> None:
         self.replicas[job.replica].prefilling = None
         self._insert(job)
-        job.ttft = self.now - job.arrival
+        job.ttft = self.clock.now - job.arrival
         self.done.append(job)
-        self.chooser.answered(job, self.now)
-        self._at(self.now + job.output * STEP_SECONDS, lambda: self._ended(job))
+        self.chooser.answered(job, self.clock.now)
+        self._at(self.clock.now + job.output * STEP_SECONDS, lambda: self._ended(job))
         self._start(job.replica)
 
     def _insert(self, job: Job) -> None:
         changes = Changes() if self._tell else None
         self.replicas[job.replica].cache.insert(job.path, changes)
         if changes is not None:
-            self.chooser.cached(job.replica, changes, self.now)
+            self.chooser.cached(job.replica, changes, self.clock.now)
 
     def _ended(self, job: Job) -> None:
         self.replicas[job.replica].running -= 1
-        self.chooser.ended(job, self.now)
+        self.chooser.ended(job, self.clock.now)
         self._start(job.replica)
         if job.owner is not None:
             self._advance(job.owner)
@@ -211,7 +223,7 @@ class Simulation:
             return
         call = frame.items[frame.at]
         assert isinstance(call, Call)
-        when = self.now + (call.think if frame.at else 0.0)
+        when = self.clock.now + (call.think if frame.at else 0.0)
         frame.at += 1
         job = self._job(frame.session, call, when)
         job.owner = number
@@ -220,7 +232,7 @@ class Simulation:
     # the end
 
     def _outcome(self) -> Outcome:
-        warm, now = self._warm, self.now
+        warm, now = self._warm, self.clock.now
         waits = [job.ttft for job in self.done if job.arrival >= warm]
         waits += [now - job.arrival for replica in self.replicas for job in replica.queue if job.arrival >= warm]
         waits.sort()
