@@ -139,10 +139,12 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole tree, as `load` gives it: a file's shorthands are resolved, names are told apart."""
+    """The whole tree, as `load` gives it: a file's shorthands are resolved, names are told apart. With `offline` no hub
+    is asked: a model of ORG/NAME must have been fetched before."""
 
     models: tuple[ModelConfig, ...] = (ModelConfig(),)
     data_dir: str | None = None
+    offline: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     tenants: tuple[Tenant, ...] = ()

@@ -36,7 +36,13 @@ class Found(NamedTuple):
 
 def find(config: Config, model: ModelConfig, progress: Callable[[str, float], None]) -> Found:
     """Download what is missing. Blocks; raises ModelError and OSError."""
-    files = resolve(model.model, revision=model.revision, data_dir=config.data_path, progress=progress)
+    files = resolve(
+        model.model,
+        revision=model.revision,
+        data_dir=config.data_path,
+        offline=config.offline,
+        progress=progress,
+    )
     return Found(model, files, read_info(files))
 
 

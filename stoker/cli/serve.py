@@ -22,6 +22,7 @@ EXAMPLES = """
   stoker serve --model ./Kimi-K2 --port 80  a folder with config.json and safetensors
   stoker serve --replicas 4                 four engines; sessions stay where their cache is
   stoker serve --model ORG/NAME             from the Hugging Face hub, kept in the data folder
+  stoker serve --model ORG/NAME --revision 3f2a91c --offline    that commit, fetched before; no hub is asked
   stoker serve stoker.toml --log-format json several models, tenants, all settings: docs/configuration.md
 """
 
@@ -36,6 +37,9 @@ def serve(
     revision: Annotated[str | None, typer.Option(help="Commit or tag of a hub model.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (other than loopback needs keys).")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = None,
+    offline: Annotated[
+        bool | None, typer.Option("--offline", help="Ask no hub: models were fetched before.", show_default=False)
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Where Stoker keeps its files.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
@@ -56,6 +60,7 @@ def serve(
                 "name": name,
                 "revision": revision,
                 "replicas": replicas,
+                "offline": offline,
                 "data_dir": data_dir and str(data_dir),
                 "log_format": log_format,
                 "log_level": log_level,

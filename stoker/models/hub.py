@@ -2,16 +2,21 @@
 
 Only what is data is fetched: safetensors, JSON, Jinja templates and tokenizer files from the top of the repository.
 Never Python, pickles or anything else that could run. A lost connection goes on where it stopped; a download that was
-killed keeps its whole files. Knows nothing of what is in the files.
+killed keeps its whole files. Every file's SHA-256 is told, and must be the hub's where that states one. Knows nothing
+of what is in the files.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import logging
+import os
 import re
 import shutil
 import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,25 +32,55 @@ _MARKER = "stoker-download.json"
 _LISTING_SECONDS = 10.0
 _POLL_SECONDS = 0.25
 _USE_LOCAL = "Without a hub, copy the model's folder here and give its path, or use the model demo"
+_HASHERS = 4
+_PIECE_BYTES = 8 << 20
+
+log = logging.getLogger(__name__)
+
+
+class _File(msgspec.Struct, frozen=True):
+    """Size in bytes and SHA-256 in hex."""
+
+    size: int
+    sha256: str
 
 
 class _Complete(msgspec.Struct, frozen=True):
-    """Written last: the commit all files are from, and their sizes in bytes."""
+    """Written last: the commit that all files are from, and what they were."""
 
     commit: str
-    files: dict[str, int]
+    files: dict[str, _File]
 
 
-def fetch(repository: str, *, revision: str | None, data_dir: Path, progress: Callable[[str, float], None]) -> Path:
+class _Listing(msgspec.Struct, frozen=True):
+    """What the hub has at a revision: the commit, and of the files that may be fetched their sizes in bytes, and their
+    SHA-256 where it states that."""
+
+    commit: str
+    sizes: dict[str, int]
+    digests: dict[str, str]
+
+
+def fetch(
+    repository: str,
+    *,
+    revision: str | None,
+    data_dir: Path,
+    offline: bool,
+    progress: Callable[[str, float], None],
+) -> Path:
     """The folder with ORG/NAME at `revision` (a branch, tag or commit; default: main), downloaded if it is not whole.
 
-    A revision that was once fetched is kept as it is, also where it is a branch that moved on since. Raises ModelError.
+    A revision that was once fetched is kept as it is, also where it is a branch that moved on since. `offline`, and
+    HF_HUB_OFFLINE in the environment, never ask a hub. Raises ModelError.
     """
     revision = revision or "main"
     if not _REVISION.fullmatch(revision):
         raise ModelError(f"{revision!r} is not a revision: give a branch, a tag or a commit")
     folder = data_dir / "models" / repository.replace("/", "--") / revision.replace("/", "--")
     if not _is_complete(folder):
+        if offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+            raise ModelError(f"{repository} at {revision} is not here, and no hub is asked offline. {_USE_LOCAL}")
         with _alone(folder):
             _download(repository, revision, folder, progress)
     return folder
@@ -54,7 +89,7 @@ def fetch(repository: str, *, revision: str | None, data_dir: Path, progress: Ca
 def _is_complete(folder: Path) -> bool:
     try:
         marker = msgspec.json.decode((folder / _MARKER).read_bytes(), type=_Complete)
-        return all((folder / name).stat().st_size == size for name, size in marker.files.items())
+        return all((folder / name).stat().st_size == file.size for name, file in marker.files.items())
     except (OSError, msgspec.DecodeError):
         return False
 
@@ -81,12 +116,17 @@ def _download(repository: str, revision: str, folder: Path, progress: Callable[[
     progress(stage, 0.0)
     disable_progress_bars()
 
-    def listing() -> tuple[str, dict[str, int]]:
+    def listing() -> _Listing:
         found = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=5)
-        sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
-        return found.sha or revision, {name: size for name, size in sizes.items() if _WANTED.fullmatch(name)}
+        wanted = [file for file in found.siblings or [] if _WANTED.fullmatch(file.rfilename)]
+        return _Listing(
+            found.sha or revision,
+            {file.rfilename: file.size or 0 for file in wanted},
+            {file.rfilename: file.lfs.sha256 for file in wanted if file.lfs is not None},
+        )
 
-    commit, files = _watch(repository, revision, listing, limit=_LISTING_SECONDS)
+    listed: _Listing = _watch(repository, revision, listing, limit=_LISTING_SECONDS)
+    commit, files = listed.commit, listed.sizes
     lack = "config.json" if "config.json" not in files else "tokenizer.json" if tokenizer_files(files) is None else None
     if lack is not None:
         raise ModelError(f"{repository} at {revision} has no {lack} on the hub: this kind of model is not served")
@@ -111,11 +151,47 @@ def _download(repository: str, revision: str, folder: Path, progress: Callable[[
     lack = missing(folder)
     if lack is not None:
         raise ModelError(f"{repository} at {revision} as the hub has it lacks {lack}")
-    whole = _Complete(commit=commit, files={name: (folder / name).stat().st_size for name in files})
+    digests = _digests(folder, files, lambda work, poll: _watch(repository, revision, work, poll=poll), progress)
+    for name, digest in digests.items():
+        if listed.digests.get(name, digest) != digest:
+            (folder / name).unlink()
+            raise ModelError(
+                f"{folder / name} has the SHA-256 {digest}, the hub says {listed.digests[name]}: the file was removed, "
+                "start again to fetch it anew"
+            )
+        size = (folder / name).stat().st_size
+        log.info("%s  %s", digest, name, extra={"action": "model_file", "model": repository, "bytes": size})
+    log.info("%s is at commit %s", repository, commit, extra={"action": "model_fetched", "commit": commit})
+    whole = _Complete(commit, {name: _File((folder / name).stat().st_size, digests[name]) for name in files})
     scratch = folder / f"{_MARKER}.new"
     scratch.write_bytes(msgspec.json.encode(whole))
     scratch.replace(folder / _MARKER)
     progress(stage, 1.0)
+
+
+def _digests(
+    folder: Path,
+    files: dict[str, int],
+    run: Callable[[Callable[[], dict[str, str]], Callable[[], None]], dict[str, str]],
+    progress: Callable[[str, float], None],
+) -> dict[str, str]:
+    """SHA-256 in hex of each file, several at once; `run` does the work beside a poll."""
+    read = dict.fromkeys(files, 0)
+    total = max(sum(files.values()), 1)
+
+    def digest(name: str) -> str:
+        found = hashlib.sha256()
+        with (folder / name).open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                found.update(piece)
+                read[name] += len(piece)
+        return found.hexdigest()
+
+    def work() -> dict[str, str]:
+        with ThreadPoolExecutor(_HASHERS) as pool:
+            return dict(zip(files, pool.map(digest, files), strict=True))
+
+    return run(work, lambda: progress("checking what was downloaded", min(sum(read.values()) / total, 1.0)))
 
 
 def _bytes_here(folder: Path, files: dict[str, int]) -> int:

@@ -39,8 +39,15 @@ class ModelFiles(msgspec.Struct, frozen=True):
     gguf: str | None
 
 
-def resolve(model: str, *, revision: str | None, data_dir: Path, progress: Callable[[str, float], None]) -> ModelFiles:
-    """`demo`, a folder, a .gguf file, or ORG/NAME -> its files, downloaded first if need be.
+def resolve(
+    model: str,
+    *,
+    revision: str | None,
+    data_dir: Path,
+    offline: bool = False,
+    progress: Callable[[str, float], None],
+) -> ModelFiles:
+    """`demo`, a folder, a .gguf file, or ORG/NAME -> its files, downloaded first if need be and not `offline`.
 
     `progress` is told (stage, fraction 0..1) while a download runs. Raises ModelError.
     """
@@ -54,7 +61,7 @@ def resolve(model: str, *, revision: str | None, data_dir: Path, progress: Calla
     if _REPOSITORY.fullmatch(model) and path.suffix != ".gguf":
         from stoker.models.hub import fetch  # late: a second of imports that only a hub model needs
 
-        root = fetch(model, revision=revision, data_dir=data_dir, progress=progress)
+        root = fetch(model, revision=revision, data_dir=data_dir, offline=offline, progress=progress)
         return msgspec.structs.replace(_folder(root.resolve()), name=model)
     raise ModelError(f"there is no model at {path}: give demo, a model folder, a .gguf file or ORG/NAME on the hub")
 

@@ -23,14 +23,20 @@ from stoker.models.source import ModelFiles
 BIG = 24 << 20  # the client writes 10 MB at a time
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FETCH = """
-import sys, json
+import json, logging, sys
 from pathlib import Path
 from stoker.models.source import resolve, ModelError
-seen = []
+seen, told = [], []
+class Listener(logging.Handler):
+    def emit(self, record):
+        if record.action == "model_file":
+            told.append(record.getMessage().split())
+logging.getLogger("stoker").addHandler(Listener())
+logging.getLogger("stoker").setLevel("INFO")
 try:
-    files = resolve(sys.argv[1], revision=sys.argv[3] or None, data_dir=Path(sys.argv[2]),
-                    progress=lambda stage, fraction: seen.append(fraction))
-    print(json.dumps({"root": files.root, "name": files.name, "seen": seen}))
+    files = resolve(sys.argv[1], revision=sys.argv[3] or None, data_dir=Path(sys.argv[2]), offline=len(sys.argv) > 4,
+                    progress=lambda stage, fraction: seen.append([stage, fraction]))
+    print(json.dumps({"root": files.root, "name": files.name, "seen": seen, "told": told}))
 except ModelError as error:
     print(json.dumps({"error": str(error)}))
 """
@@ -39,7 +45,8 @@ except ModelError as error:
 @dataclass
 class Hub:
     """A repository to serve. `requests` are (path, Range header). A large file comes only half at first: then the
-    connection breaks (`cut`) or falls silent until `go_on` is set."""
+    connection breaks (`cut`) or falls silent until `go_on` is set. Of large files the hub states the SHA-256, which is
+    `lie` if that is set."""
 
     files: dict[str, bytes]
     requests: list[tuple[str, str | None]] = field(default_factory=list)
@@ -47,6 +54,7 @@ class Hub:
     go_on: threading.Event = field(default_factory=threading.Event)
     status: int = 200
     stall: float = 0.0
+    lie: str | None = None
     address: str = ""
 
 
@@ -84,13 +92,19 @@ class Handler(BaseHTTPRequestHandler):
             ]
             self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
         elif path.startswith("/api/models/org/tiny"):
-            siblings = [{"rfilename": name, "size": len(data)} for name, data in hub.files.items()]
+            siblings = [
+                {"rfilename": name, "size": len(data), "lfs": self.stated(data) if "safetensors" in name else None}
+                for name, data in hub.files.items()
+            ]
             info = {"id": "org/tiny", "sha": COMMIT, "siblings": siblings, "tags": [], "downloads": 0}
             self.answer(200, json.dumps(info).encode(), Content_Type="application/json")
         elif (name := path.removeprefix(f"/org/tiny/resolve/{COMMIT}/")) in hub.files:
             self.file(hub, name)
         else:
             self.answer(404, b"{}")
+
+    def stated(self, data: bytes) -> dict[str, object]:
+        return {"sha256": self.hub.lie or sha256(data), "size": len(data), "pointerSize": 134}
 
     def file(self, hub: Hub, name: str) -> None:
         data = hub.files[name]
@@ -129,14 +143,22 @@ def hub(tiny_llama: ModelFiles) -> Iterator[Hub]:
     server.server_close()
 
 
-def start(address: str, data: Path, model: str = "org/tiny", revision: str = "") -> subprocess.Popen[str]:
-    environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(data / "hf"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-c", FETCH, model, str(data), revision]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
-def fetch(address: str, data: Path, model: str = "org/tiny", revision: str = "") -> dict[str, object]:
-    with start(address, data, model, revision) as process:
+def start(
+    address: str, data: Path, model: str = "org/tiny", revision: str = "", *flags: str, **extra: str
+) -> subprocess.Popen[str]:
+    hub = {"HF_ENDPOINT": address, "HF_HOME": str(data / "hf"), "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-c", FETCH, model, str(data), revision, *flags]
+    return subprocess.Popen(command, env={**os.environ, **hub, **extra}, stdout=subprocess.PIPE, text=True)
+
+
+def fetch(
+    address: str, data: Path, model: str = "org/tiny", revision: str = "", *flags: str, **extra: str
+) -> dict[str, object]:
+    with start(address, data, model, revision, *flags, **extra) as process:
         output, _ = process.communicate(timeout=60)
     return json.loads(output)
 
@@ -151,8 +173,14 @@ def test_only_data_is_fetched_and_then_kept(hub: Hub, tmp_path: Path, tiny_llama
     assert all((root / name).read_bytes() == hub.files[name] for name in wanted)
     seen = got["seen"]
     assert isinstance(seen, list)
-    assert seen == sorted(seen)
-    assert (seen[0], seen[-1]) == (0.0, 1.0)
+    fetched = [fraction for stage, fraction in seen if stage == "downloading org/tiny"]
+    assert fetched == sorted(fetched)
+    assert (fetched[0], fetched[-1]) == (0.0, 1.0)
+    assert "checking what was downloaded" in [stage for stage, _ in seen]
+    told = [[sha256(hub.files[name]), name] for name in sorted(wanted)]
+    assert sorted(got["told"], key=lambda line: line[1]) == told, "every file's SHA-256 is shown"  # type: ignore[arg-type]
+    marker = json.loads((root / "stoker-download.json").read_text())
+    assert {name: file["sha256"] for name, file in marker["files"].items()} == {name: digest for digest, name in told}
     asked = len(hub.requests)
     assert fetch(hub.address, tmp_path)["root"] == str(root)
     assert len(hub.requests) == asked, "a whole model is used without asking the hub"
@@ -195,6 +223,46 @@ def test_a_damaged_copy_is_fetched_again(hub: Hub, tmp_path: Path) -> None:
     (root / "tokenizer.json").unlink()
     assert fetch(hub.address, tmp_path)["root"] == str(root)
     assert (root / "tokenizer.json").read_bytes() == hub.files["tokenizer.json"]
+
+
+def test_a_file_that_is_not_what_the_hub_says_is_removed(hub: Hub, tmp_path: Path) -> None:
+    hub.lie = "5" * 64
+    error = str(fetch(hub.address, tmp_path)["error"])
+    assert "model.safetensors has the SHA-256 " + sha256(hub.files["model.safetensors"]) in error
+    assert "5" * 64 in error
+    assert not list(tmp_path.rglob("model.safetensors"))
+    hub.lie = None
+    root = Path(str(fetch(hub.address, tmp_path)["root"]))
+    assert (root / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
+
+
+@pytest.mark.parametrize("how", ["flag", "environment"])
+def test_offline_no_hub_is_asked(hub: Hub, tmp_path: Path, how: str) -> None:
+    def offline() -> dict[str, object]:
+        if how == "flag":
+            return fetch(hub.address, tmp_path, "org/tiny", COMMIT, "offline")
+        return fetch(hub.address, tmp_path, "org/tiny", COMMIT, HF_HUB_OFFLINE="1")
+
+    error = str(offline()["error"])
+    assert "is not here, and no hub is asked offline" in error
+    assert "give its path" in error
+    assert not hub.requests
+    online = fetch(hub.address, tmp_path, "org/tiny", COMMIT)
+    hub.requests.clear()
+    assert offline()["root"] == online["root"]
+    assert not hub.requests
+
+
+def test_each_revision_is_a_folder_of_its_own(hub: Hub, tmp_path: Path) -> None:
+    """What was fetched as a branch stays as it was when the branch moves on; another revision is fetched anew."""
+    first = fetch(hub.address, tmp_path, "org/tiny", "main")["root"]
+    before = hub.files["config.json"]
+    hub.files["config.json"] = before.replace(b"{", b"{ ", 1)
+    assert fetch(hub.address, tmp_path, "org/tiny", "main")["root"] == first
+    assert (Path(str(first)) / "config.json").read_bytes() == before
+    second = fetch(hub.address, tmp_path, "org/tiny", "v2")["root"]
+    assert second != first
+    assert (Path(str(second)) / "config.json").read_bytes() == hub.files["config.json"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,10 @@ from stoker.kernels.linear import linear
 from stoker.models.context import Graph
 from stoker.models.gguf_meta import read_metadata
 from stoker.models.graphs.llama import parse_config
+from stoker.models.info import read_info
 from stoker.models.loader import load_graph, preferred_dtype
-from stoker.models.source import ModelError, ModelFiles
+from stoker.models.source import ModelError, ModelFiles, resolve
+from stoker.models.text.model import TextModel
 from stoker.models.weights.checkpoint import Checkpoint
 from stoker.models.weights.gguf import GGUFSource
 from stoker.models.weights.safetensors import SafetensorsSource
@@ -44,6 +47,41 @@ def _edit(files: ModelFiles, change: Callable[[Tensors], object]) -> Path:
     change(tensors)
     save_file(tensors, path)
     return path
+
+
+class _Trap:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.mark,))
+
+
+def test_a_local_folder_is_only_read(copy: ModelFiles, tmp_path: Path) -> None:
+    """Code and pickles that lie in it, and a configuration that names them, run nothing; nothing in it changes."""
+    root, mark = Path(copy.root), tmp_path / "ran"
+    (root / "modeling_tiny.py").write_text(f"open({str(mark)!r}, 'w')")
+    (root / "pytorch_model.bin").write_bytes(pickle.dumps(_Trap(mark)))
+    for name, entry in (("config.json", "AutoModelForCausalLM"), ("tokenizer_config.json", "AutoTokenizer")):
+        settings = json.loads((root / name).read_text())
+        (root / name).write_text(json.dumps({**settings, "auto_map": {entry: "modeling_tiny.Tiny"}}))
+
+    def state() -> dict[str, tuple[int, int]]:
+        return {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in root.rglob("*")}
+
+    before = state()
+    files = resolve(str(root), revision=None, data_dir=tmp_path / "data", progress=lambda stage, fraction: None)
+    assert files.root == str(root)
+    assert read_info(files).context == 1024
+    assert TextModel.load(files).encode("hello")
+    assert len(load(files).caches) == 3
+    assert state() == before
+    assert not mark.exists()
+    assert not (tmp_path / "data").exists()
+    pickle.loads((root / "pytorch_model.bin").read_bytes())
+    assert mark.exists(), "the trap works"
 
 
 def test_missing_tensor(copy: ModelFiles) -> None:
