@@ -56,7 +56,7 @@ class Maker:
         stored: Tensors = {}
         values: Tensors = {}
         for name, shape in _each(self.shapes, config["vocab_size"]):
-            tensor = _random(name, shape, draw)
+            tensor = values[original] if (original := _copied(name)) in values else _random(name, shape, draw)
             if re.fullmatch(self.quantised, name):
                 parts, values[name] = self.quantise(name.removesuffix(".weight"), tensor)
             else:
@@ -73,6 +73,14 @@ def _each(shapes: Shapes, vocabulary: int) -> Iterator[tuple[str, tuple[int, ...
     for pattern, shape in shapes.items():
         for name in expand(pattern):
             yield name, tuple(size or vocabulary for size in shape)
+
+
+def _copied(name: str) -> str | None:
+    """What a layer that predicts ahead has a copy of."""
+    if not name.startswith("model.layers."):
+        return None
+    ends = {".embed_tokens.weight": "model.embed_tokens.weight", ".shared_head.head.weight": "lm_head.weight"}
+    return next((original for end, original in ends.items() if name.endswith(end)), None)
 
 
 def _random(name: str, shape: tuple[int, ...], draw: torch.Generator) -> torch.Tensor:
@@ -172,12 +180,14 @@ def _indexer(config: dict[str, Any], layers: str) -> Shapes:
     }
 
 
-def _ahead(config: dict[str, Any], layer: int) -> Shapes:
-    """What a layer that predicts ahead has beside a layer's own tensors."""
-    hidden = config["hidden_size"]
+def _ahead(config: dict[str, Any], first: int, count: int, *, own: bool) -> Shapes:
+    """What layers that predict ahead have beside a layer's own tensors; `own`: copies of embedding and head too."""
+    hidden, name = config["hidden_size"], f"model.layers.{{{first}..{first + count - 1}}}"
+    copies = {f"{name}.{{embed_tokens,shared_head.head}}.weight": (0, hidden)} if own else {}
     return {
-        f"model.layers.{layer}.eh_proj.weight": (hidden, 2 * hidden),
-        f"model.layers.{layer}.{{enorm,hnorm,shared_head.norm}}.weight": (hidden,),
+        f"{name}.eh_proj.weight": (hidden, 2 * hidden),
+        f"{name}.{{enorm,hnorm,shared_head.norm}}.weight": (hidden,),
+        **copies,
     }
 
 
@@ -315,8 +325,8 @@ def kimi_linear() -> Maker:
     )
 
 
-def glm_45() -> Maker:
-    """GLM-4.5-FP8: grouped queries with biases and norms, a scale per row, one layer that predicts ahead."""
+def glm_45(ahead: int = 1) -> Maker:
+    """GLM-4.5-FP8: grouped queries with biases and norms, a scale per row, one layer that predicts ahead, or more."""
     config = {
         "architectures": ["Glm4MoeForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "head_dim": 32,
         "hidden_act": "silu", "hidden_size": 160, "partial_rotary_factor": 0.5, "initializer_range": 0.02,
@@ -324,7 +334,7 @@ def glm_45() -> Maker:
         "moe_intermediate_size": 72, "norm_topk_prob": True, "num_attention_heads": 6, "n_group": 1, "topk_group": 1,
         "n_routed_experts": 8, "n_shared_experts": 1, "routed_scaling_factor": 2.5, "num_experts_per_tok": 2,
         "first_k_dense_replace": 1, "num_hidden_layers": 3, "num_key_value_heads": 2, "rms_norm_eps": 1e-05,
-        "rope_scaling": None, "rope_theta": 1000000, "num_nextn_predict_layers": 1, "tie_word_embeddings": False,
+        "rope_scaling": None, "rope_theta": 1000000, "num_nextn_predict_layers": ahead, "tie_word_embeddings": False,
         "torch_dtype": "bfloat16", "transformers_version": "4.54.0", "use_cache": True, "use_qk_norm": True,
         "quantization_config": compressed_tensors(
             "float-quantized", DYNAMIC, num_bits=8, type="float", strategy="channel", group_size=None
@@ -333,15 +343,38 @@ def glm_45() -> Maker:
     return Maker(
         config=config,
         shapes={
-            **_frame(config, 4),
-            **_grouped(config, 4),
-            **_feeds(config, 4),
-            **_ahead(config, 3),
-            "model.layers.3.{embed_tokens,shared_head.head}.weight": (0, config["hidden_size"]),
+            **_frame(config, 3 + ahead),
+            **_grouped(config, 3 + ahead),
+            **_feeds(config, 3 + ahead),
+            **_ahead(config, 3, ahead, own=True),
         },
         quantised=PROJECTIONS,
         quantise=float8_rows,
         tokenizer=lambda folder: write_glm_tokenizer(folder, "{#- [gMASK]<sop> <arg_key> /nothink -#}"),
+        eos=("<|endoftext|>", "<|user|>", "<|observation|>"),
+        generation_eos=("<|endoftext|>", "<|user|>", "<|observation|>"),
+    )
+
+
+def glm_47_flash() -> Maker:
+    """GLM-4.7-Flash: latent attention with wide values, in BF16, one layer that predicts ahead."""
+    config: dict[str, Any] = {
+        **LATENT, "architectures": ["Glm4MoeLiteForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "hidden_act": "silu", "v_head_dim": 24, "initializer_range": 0.02, "max_position_embeddings": 202752,
+        "model_type": "glm4_moe_lite", "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
+        "num_experts_per_tok": 2, "routed_scaling_factor": 1.8, "topk_method": "noaux_tc", "first_k_dense_replace": 1,
+        "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 1000000, "num_nextn_predict_layers": 1,
+        "tie_word_embeddings": False, "dtype": "bfloat16",
+    }  # fmt: skip
+    return Maker(
+        config=config,
+        shapes={
+            **_frame(config, 4),
+            **_latent(config, 4),
+            **_feeds(config, 4),
+            **_ahead(config, 3, 1, own=True),
+        },
+        tokenizer=lambda folder: write_glm_tokenizer(folder, "{#- [gMASK]<sop> <arg_key> clear_thinking -#}"),
         eos=("<|endoftext|>", "<|user|>", "<|observation|>"),
         generation_eos=("<|endoftext|>", "<|user|>", "<|observation|>"),
     )
@@ -362,7 +395,7 @@ def glm_5() -> Maker:
             **_latent(config, 8),
             **_feeds(config, 8),
             **_indexer(config, "0,1,2,6,7"),
-            **_ahead(config, 7),
+            **_ahead(config, 7, 1, own=False),
         },
         quantised=PROJECTIONS,
         quantise=float8_blocks((128, 128)),

@@ -7,7 +7,7 @@ reference's best two logits are at least 0.05 apart, which at least 95 % of posi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 
 from stoker.engine.compiler import Grammars
 from stoker.engine.executor import LocalExecutor
-from stoker.models.context import CacheSpec, ForwardContext, Graph, Vision
+from stoker.models.context import CacheSpec, ForwardContext, Graph, Mtp, Vision
 from stoker.models.loader import load_graph
 from stoker.models.source import ModelFiles
 from stoker.types.plan import SequenceStart, StepPlan, Work
@@ -58,6 +58,10 @@ class Recorder:
     @property
     def vision(self) -> Vision | None:
         return self.graph.vision
+
+    @property
+    def mtp(self) -> Sequence[Mtp]:
+        return self.graph.mtp
 
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         self.hidden = self.graph.forward(token_ids, context)

@@ -80,6 +80,9 @@ def _show(report: Report) -> None:
         rows.insert(4, ("", f"{report.kv_bytes_per_token_and_rank:,} bytes a token on each rank"))
     if report.state_bytes_per_sequence:
         rows.insert(-1, ("states", f"{report.state_bytes_per_sequence:,} bytes a sequence"))
+    if report.mtp_layers:
+        count = f"{report.mtp_layers} layer{'s' * (report.mtp_layers > 1)}"
+        rows.append(("MTP", f"{count}, {report.mtp_gib:,.2f} GiB, not loaded to serve"))
     if report.hardware is not None:
         budget = "not known" if report.kv_budget_tokens is None else f"{report.kv_budget_tokens:,} tokens"
         rows.append(("KV budget", f"{budget}, on {report.ranks} x {report.hardware}"))

@@ -17,7 +17,7 @@ from stoker.engine.memory import divide
 from stoker.models import examples
 from stoker.models.context import CacheSpec, PagedSpec, RecurrentSpec
 from stoker.models.info import context_length
-from stoker.models.loader import family_of
+from stoker.models.loader import Family, family_of
 from stoker.models.shards import Ranks, spread
 from stoker.models.source import ModelError, read_json, resolve, shard_names
 from stoker.models.weights.checkpoint import Source
@@ -30,6 +30,8 @@ from stoker.models.weights.survey import Findings, Survey
 HARDWARE = {"h100": 80 << 30, "h200": 141_000_000_000, "b200": 180 << 30}
 """Bytes of memory of one device, as its maker states them."""
 
+_MTP_KEYS = ("num_nextn_predict_layers", "num_mtp_layers")
+
 KV_BYTES = 2  # of a value in the cache: bfloat16
 
 
@@ -37,7 +39,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What `stoker check` found. None is what could not be found out: without a graph nothing is known of the tensors
     it needs and the caches it keeps, without hardware not whether it fits.
 
-    `weights_gib` is everything in the files, `bytes_per_rank` what the graph loads of it. `state_bytes_per_sequence` is
+    `weights_gib` is everything in the files, `bytes_per_rank` what the graph loads of it; `mtp_layers` predict further
+    tokens, are whole in the files, and would add `mtp_gib` if they were asked for. `state_bytes_per_sequence` is
     what layers keep of a sequence however long it is. `kv_budget_tokens` are those of the whole replica, beside as many
     states as an engine keeps; it fits if one sequence of the model's full context does.
     """
@@ -51,6 +54,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str] | None
     unexpected: list[str] | None
     misshapen: list[str] | None
+    mtp_layers: int | None
+    mtp_gib: float | None
     ranks: int
     bytes_per_rank: int
     kv_bytes_per_token: int | None
@@ -115,11 +120,12 @@ def _described(where: str, config: dict[str, Any], tensors: Mapping[str, tuple[s
 def _report(model: _Model, ranks: Ranks, hardware: str | None) -> Report:
     source, problems = model.source, list(model.problems)
     text: Mapping[str, Any] = model.config.get("text_config") or model.config
-    findings, caches = None, None
+    findings, caches, mtp = None, None, None
     try:
         family = family_of(model.config, source.where)
         survey = Survey(source)
         caches, findings = family.graph(survey).caches, survey.findings
+        mtp = _mtp(family, source, findings) if any(text.get(key) for key in _MTP_KEYS) else (0, 0)
     except ModelError as error:
         problems.append(str(error))
     used = sorted(source.names) if findings is None else [name for name in findings.used if name in source.names]
@@ -150,6 +156,8 @@ def _report(model: _Model, ranks: Ranks, hardware: str | None) -> Report:
         missing=None if findings is None else findings.missing,
         unexpected=None if findings is None else findings.unexpected,
         misshapen=None if findings is None else findings.misshapen,
+        mtp_layers=None if mtp is None else mtp[0],
+        mtp_gib=None if mtp is None else round(mtp[1] / 2**30, 2),
         ranks=ranks.count,
         bytes_per_rank=shares.bytes_per_rank,
         kv_bytes_per_token=per_token,
@@ -160,6 +168,19 @@ def _report(model: _Model, ranks: Ranks, hardware: str | None) -> Report:
         kv_budget_tokens=budget,
         fits=fits,
     )
+
+
+def _mtp(family: Family, source: Source, without: Findings) -> tuple[int, int]:
+    """How many layers that predict further tokens there are, and their bytes; none unless all of them are whole."""
+    survey = Survey(source, mtp=True)
+    try:
+        layers = len(family.graph(survey).mtp)
+    except ModelError:
+        return 0, 0
+    found = survey.findings
+    if len(found.missing) > len(without.missing) or len(found.misshapen) > len(without.misshapen):
+        return 0, 0
+    return layers, sum(map(source.size, set(found.used).difference(without.used)))
 
 
 def _wrong(findings: Findings | None) -> bool:

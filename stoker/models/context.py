@@ -176,12 +176,27 @@ class Vision(Protocol):
         ...
 
 
+class Mtp(Protocol):
+    """A layer that predicts one token further ahead than what is before it: the model, or the layer before. Its cache
+    is one of the graph's."""
+
+    def forward(self, token_ids: torch.Tensor, hidden: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """token_ids [T] int64, each the one that follows what `hidden` [T, hidden] was made of, by the graph's
+        `forward` or by the layer before -> the same for this layer. Positions and slots in `context` are those of
+        `hidden`."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Rows of `forward`'s result [N, hidden] -> float32 logits [N, vocab_size] of what follows those tokens."""
+        ...
+
+
 class Graph(Protocol):
     """A causal language model. Weights are loaded, on one device, in one dtype, in inference mode."""
 
     @property
     def caches(self) -> Sequence[CacheSpec]:
-        """One cache kind per layer, in order."""
+        """One cache kind per layer, in order, those of `mtp` last."""
         ...
 
     @property
@@ -190,6 +205,11 @@ class Graph(Protocol):
     @property
     def vision(self) -> Vision | None:
         """None for a model that takes text only."""
+        ...
+
+    @property
+    def mtp(self) -> Sequence[Mtp]:
+        """What predicts further tokens, in order; none unless it was asked for when the graph was loaded."""
         ...
 
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:

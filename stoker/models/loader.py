@@ -74,15 +74,21 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
 
 
 def load_graph(
-    files: ModelFiles, *, dtype: torch.dtype, device: torch.device, progress: Callable[[str, float], None]
+    files: ModelFiles,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Callable[[str, float], None],
+    mtp: bool = False,
 ) -> Graph:
-    """Reads configuration and weights; `progress` is told (stage, fraction 0..1). Raises ModelError."""
+    """Reads configuration and weights; `progress` is told (stage, fraction 0..1). With `mtp` the layers that predict
+    further tokens are loaded too, if the model has such. Raises ModelError."""
     if files.gguf is not None:
         source = GGUFSource(Path(files.gguf))
-        return build_graph(source.config(), source, dtype=dtype, device=device, progress=progress)
+        return build_graph(source.config(), source, dtype=dtype, device=device, progress=progress, mtp=mtp)
     config = read_json(Path(files.root) / "config.json")
     source = open_folder(Path(files.root), config)
-    return build_graph(config, source, dtype=dtype, device=device, progress=progress)
+    return build_graph(config, source, dtype=dtype, device=device, progress=progress, mtp=mtp)
 
 
 def build_graph(
@@ -92,11 +98,12 @@ def build_graph(
     dtype: torch.dtype,
     device: torch.device,
     progress: Callable[[str, float], None],
+    mtp: bool = False,
 ) -> Graph:
     """The graph that a config.json describes, with the weights of `source`. Raises ModelError if the configuration is
     not supported, or the weights do not fit it."""
     family = family_of(config, source.where)
-    return family.graph(Checkpoint(source, dtype, device, progress))
+    return family.graph(Checkpoint(source, dtype, device, progress, mtp=mtp))
 
 
 def open_folder(root: Path, config: dict[str, Any]) -> Source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import makers
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -23,9 +24,48 @@ def test_kimi_k2_5_on_eight_h200() -> None:
     assert round(report["weights_gib"]) == 554
     assert report["kv_bytes_per_token"] == report["kv_bytes_per_token_and_rank"] == 61 * 576 * 2 == 70_272
     assert (report["missing"], report["unexpected"], report["misshapen"], report["problems"]) == ([], [], [], [])
+    assert report["mtp_layers"] == 0
     assert 70 < report["bytes_per_rank"] / 2**30 < 72  # vLLM reports 71.9 for the same
     assert 650_000 < report["kv_budget_tokens"] < 850_000  # and a pool of 706,560 tokens
     assert report["fits"] is True
+
+
+def test_layers_that_predict_further_are_shown(tmp_path: Path) -> None:
+    makers.glm_45().write(tmp_path)
+    done = stoker_check(str(tmp_path))
+    assert done.exit_code == 0
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("MTP ")]
+    assert line.endswith("1 layer, 0.00 GiB, not loaded to serve")
+
+
+def test_a_quantisation_group_is_not_cut(tmp_path: Path) -> None:
+    """The experts' inner width of 64 is two groups of 32: two ranks take one each, four would cut them. Whole experts
+    may be dealt to as many."""
+    makers.kimi_k25().write(tmp_path)
+    assert stoker_check(str(tmp_path), "--tp", "2", "--json").exit_code == 0
+    done = stoker_check(str(tmp_path), "--tp", "4", "--json")
+    assert done.exit_code == 1
+    (problem, *more) = json.loads(done.stdout)["problems"]
+    assert "language_model.model.layers.1.mlp.experts.0.down_proj.weight: 4 shards of 64 columns would cut" in problem
+    assert "quantisation groups of 32" in problem
+    assert all("down_proj.weight" in line for line in more), "rows are not in groups"
+    shown = stoker_check(str(tmp_path), "--tp", "4")
+    assert shown.exit_code == 1
+    assert "would cut quantisation groups of 32" in shown.stdout
+    assert stoker_check(str(tmp_path), "--tp", "4", "--ep", "4", "--json").exit_code == 0
+
+
+def test_blocks_are_not_cut_but_rows_with_a_scale_each_are(tmp_path: Path) -> None:
+    """FP8 in blocks of 128 x 128 against FP8 with a scale per row, in the same kind of layers."""
+    for make, ok in ((makers.kimi_k2, False), (makers.glm_45, True)):
+        folder = tmp_path / make.__name__
+        folder.mkdir()
+        make().write(folder)
+        done = stoker_check(str(folder), "--tp", "2", "--json")
+        report = json.loads(done.stdout)
+        assert report["ok"] is ok, report["problems"]
+        assert any("cut quantisation groups of 128" in line for line in report["problems"]) is not ok
+        assert not any("norm" in line or "embed" in line for line in report["problems"])
 
 
 def test_a_folder_for_a_person(tiny_llama: ModelFiles) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import makers
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -34,6 +35,24 @@ def test_it_agrees_with_what_loads(tiny_llama: ModelFiles, root: Path) -> None:
     assert report.weights_gib == round(report.bytes_per_rank / 2**30, 2)
     assert report.fits
     assert (report.missing, report.unexpected, report.misshapen, report.problems) == ([], [], [], [])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_layers_that_predict_further_tokens_are_counted_apart(tmp_path: Path, layers: int) -> None:
+    makers.glm_45(layers).write(tmp_path)
+    report = capacity.check_model(str(tmp_path), ONE, None)
+    assert report.ok
+    assert report.mtp_layers == layers
+    names = [load_file(shard) for shard in tmp_path.glob("*.safetensors")]
+    stored = {name: tensor.nbytes for shard in names for name, tensor in shard.items()}
+    ahead = sum(size for name, size in stored.items() if name.startswith(("model.layers.3.", "model.layers.4.")))
+    assert report.mtp_gib == round(ahead / 2**30, 2)
+    assert report.bytes_per_rank == sum(stored.values()) - ahead
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": layers + 1}))
+    report = capacity.check_model(str(tmp_path), ONE, None)
+    assert report.ok, "it can be served all the same"
+    assert report.mtp_layers == 0, "one of them is not there"
 
 
 def test_two_ranks_share_heads_and_cache(root: Path) -> None:

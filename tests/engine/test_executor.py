@@ -9,7 +9,7 @@ import torch
 
 from stoker.engine.compiler import Grammars
 from stoker.engine.executor import LocalExecutor, kv_bytes_per_token
-from stoker.models.context import BatchLayout, CacheSpec, ForwardContext, PagedSpec
+from stoker.models.context import BatchLayout, CacheSpec, ForwardContext, Mtp, PagedSpec
 from stoker.models.text.model import TextModel
 from stoker.types.plan import SequenceStart, StepPlan, Work
 from stoker.types.sampling import SamplingParams
@@ -40,6 +40,10 @@ class CountingGraph:
     @property
     def vision(self) -> None:
         return None
+
+    @property
+    def mtp(self) -> Sequence[Mtp]:
+        return ()
 
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         self.layouts.append(context.layout)

@@ -10,9 +10,15 @@ from typing import Any
 import makers
 import pytest
 import torch
+from dense_reference import reference_model
 from parity_rig import CPU, Reference, Rig, chunks, decode, prefix_hits, reference_of
-from safetensors.torch import save_file
-from transformers import DeepseekV3ForCausalLM, Glm4MoeForCausalLM, GlmMoeDsaForCausalLM, KimiLinearForCausalLM
+from transformers import (
+    DeepseekV3ForCausalLM,
+    Glm4MoeForCausalLM,
+    Glm4MoeLiteForCausalLM,
+    GlmMoeDsaForCausalLM,
+    KimiLinearForCausalLM,
+)
 
 from stoker.engine import capacity
 from stoker.models.context import Graph
@@ -26,32 +32,17 @@ MODELS: dict[str, tuple[Callable[[], makers.Maker], Any]] = {
     "Kimi-K2.5, INT4 experts": (makers.kimi_k25, DeepseekV3ForCausalLM),
     "Kimi-Linear, INT4 experts": (makers.kimi_linear, KimiLinearForCausalLM),
     "GLM-4.5, FP8 rows": (makers.glm_45, Glm4MoeForCausalLM),
+    "GLM-4.7-Flash, BF16": (makers.glm_47_flash, Glm4MoeLiteForCausalLM),
     "GLM-5.3, FP8 blocks": (makers.glm_5, GlmMoeDsaForCausalLM),
 }
 
 
 @pytest.fixture(scope="module", params=MODELS)
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelFiles, Any]:
-    """The maker's folder, and transformers' model of the same values; its norms on latents take the configuration's
-    epsilon, as ours do."""
+    """The maker's folder, and transformers' model of the same values."""
     make, kind = MODELS[request.param]
     root, dense = tmp_path_factory.mktemp("maker"), tmp_path_factory.mktemp("dense")
-    maker = make()
-    values = maker.write(root)
-    save_file(
-        {name: tensor.contiguous() for name, tensor in values.items()}, dense / "model.safetensors", {"format": "pt"}
-    )
-    outer = json.loads((root / "config.json").read_text())
-    config = outer.get("text_config", outer)
-    del config["quantization_config"]
-    if config.get("mla_use_nope"):
-        del config["rope_scaling"]  # null, for it has no positions; transformers warns of the word
-    config |= {"model_type": kind.config_class.model_type, "torch_dtype": "float32", "dtype": "float32"}
-    (dense / "config.json").write_text(json.dumps(config))
-    model = kind.from_pretrained(dense, dtype=torch.float32)
-    for name, module in model.named_modules():
-        if name.endswith(("q_a_layernorm", "kv_a_layernorm")):
-            module.variance_epsilon = config["rms_norm_eps"]
+    model = reference_model(make(), kind, root, dense)
     return ModelFiles(name="maker", root=str(root), gguf=None), model
 
 

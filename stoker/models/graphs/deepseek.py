@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from stoker.models.graphs import config as configuration
-from stoker.models.graphs.decoder import Attention, Block, Decoder, FeedForward, ignore_drafts
+from stoker.models.graphs.block import Attention, Block, FeedForward
+from stoker.models.graphs.decoder import Decoder
 from stoker.models.graphs.mla import LatentAttention, LatentShape
 from stoker.models.graphs.mlp import GatedMLP
 from stoker.models.graphs.moe import CorrectedExperts, MoE
@@ -125,13 +126,12 @@ def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
 
 def assemble(config: DeepseekConfig, weights: Checkpoint, attention: Callable[[int, str], Attention]) -> Decoder:
     """The graph around the attention of each layer, which `attention` loads by the layer's number and tensor name."""
-    ignore_drafts(weights, config.num_hidden_layers, config.num_nextn_predict_layers)
     weights.ignore(r".*\.self_attn\.rotary_emb\.inv_freq")  # a table that some writers store
     hidden = config.hidden_size
 
     def block(layer: int, name: str) -> Block:
         feed: FeedForward
-        if config.mlp_layer_types[layer] == "sparse":
+        if layer >= config.num_hidden_layers or config.mlp_layer_types[layer] == "sparse":
             feed = MoE.load(weights, f"{name}.mlp", hidden, config.mixture)
         else:
             feed = GatedMLP.load(weights, f"{name}.mlp", hidden, config.intermediate_size)
@@ -143,4 +143,4 @@ def assemble(config: DeepseekConfig, weights: Checkpoint, attention: Callable[[i
         )
 
     rotary = Rotary.of(config, config.qk_rope_head_dim, weights.device, paired=config.rope_interleave)
-    return Decoder(config, weights, rotary, block)
+    return Decoder(config, weights, rotary, block, mtp_layers=config.num_nextn_predict_layers)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from stoker.models.graphs import config as configuration
-from stoker.models.graphs.decoder import Block, Decoder
+from stoker.models.graphs.block import Block
+from stoker.models.graphs.decoder import Decoder
 from stoker.models.graphs.gqa import GroupedAttention, Grouping
 from stoker.models.graphs.mlp import GatedMLP
 from stoker.models.graphs.rotary import Rotary, Scaling

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from stoker.models.graphs import config as configuration
-from stoker.models.graphs.decoder import Block, Decoder, FeedForward, ignore_drafts
+from stoker.models.graphs.block import Block, FeedForward
+from stoker.models.graphs.decoder import Decoder
 from stoker.models.graphs.gqa import GroupedAttention, Grouping
 from stoker.models.graphs.mlp import GatedMLP
 from stoker.models.graphs.moe import CorrectedExperts, MoE
@@ -78,9 +79,9 @@ def parse_config(config: Mapping[str, Any], where: str) -> Glm4MoeConfig:
 def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
     """The graph of a config.json. Raises ModelError if it is not supported or the checkpoint does not fit it."""
     parsed = parse_config(config, weights.where)
-    ignore_drafts(weights, parsed.num_hidden_layers, parsed.num_nextn_predict_layers)
     rotary = Rotary.of(parsed, parsed.rotary, weights.device)
-    return Decoder(parsed, weights, rotary, partial(_load_block, parsed, weights))
+    block = partial(_load_block, parsed, weights)
+    return Decoder(parsed, weights, rotary, block, mtp_layers=parsed.num_nextn_predict_layers)
 
 
 def _load_block(config: Glm4MoeConfig, weights: Checkpoint, index: int, name: str) -> Block:

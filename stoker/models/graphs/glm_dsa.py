@@ -59,7 +59,7 @@ def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
     index = IndexShape(parsed.index_n_heads, parsed.index_head_dim, parsed.index_topk)
 
     def attention(layer: int, name: str) -> SparseLatentAttention:
-        own = index if parsed.indexer_types[layer] == "full" else None
+        own = index if layer >= parsed.num_hidden_layers or parsed.indexer_types[layer] == "full" else None
         return SparseLatentAttention.load(weights, name, parsed.hidden_size, parsed.attention, own)
 
     return deepseek.assemble(parsed, weights, attention)

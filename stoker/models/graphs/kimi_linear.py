@@ -8,7 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from stoker.models.graphs import config as configuration
-from stoker.models.graphs.decoder import Attention, Block, Decoder, FeedForward, ignore_drafts
+from stoker.models.graphs.block import Attention, Block, FeedForward
+from stoker.models.graphs.decoder import Decoder
 from stoker.models.graphs.kda import DeltaAttention, DeltaShape
 from stoker.models.graphs.mla import LatentAttention, LatentShape
 from stoker.models.graphs.mlp import GatedMLP
@@ -163,10 +164,11 @@ def _parse_linear(value: object, where: str) -> _LinearAttention:
 def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
     """The graph of a config.json. Raises ModelError if it is not supported or the checkpoint does not fit it."""
     parsed = parse_config(config, weights.where)
-    ignore_drafts(weights, parsed.num_hidden_layers, parsed.num_nextn_predict_layers)
     hidden = parsed.hidden_size
 
     def block(layer: int, name: str) -> Block:
+        if layer >= parsed.num_hidden_layers:
+            raise ModelError(f"{weights.where}: layers that predict further tokens are not supported for kimi_linear")
         attention: Attention
         if parsed.layer_types[layer] == "linear_attention":
             attention = DeltaAttention.load(weights, f"{name}.self_attn", hidden, parsed.delta)
@@ -186,4 +188,5 @@ def build(config: Mapping[str, Any], weights: Checkpoint) -> Decoder:
             feed=feed,
         )
 
-    return Decoder(parsed, weights, Rotary.none(parsed.qk_rope_head_dim, weights.device), block)
+    rotary = Rotary.none(parsed.qk_rope_head_dim, weights.device)
+    return Decoder(parsed, weights, rotary, block, mtp_layers=parsed.num_nextn_predict_layers)

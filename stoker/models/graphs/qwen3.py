@@ -10,7 +10,8 @@ import msgspec
 
 from stoker.kernels.router import Routing
 from stoker.models.graphs import config as configuration
-from stoker.models.graphs.decoder import Block, Decoder, FeedForward
+from stoker.models.graphs.block import Block, FeedForward
+from stoker.models.graphs.decoder import Decoder
 from stoker.models.graphs.gqa import GroupedAttention, Grouping
 from stoker.models.graphs.mlp import GatedMLP
 from stoker.models.graphs.moe import Mixture, MoE

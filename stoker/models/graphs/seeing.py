@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from stoker.models.context import CacheSpec, ForwardContext, Graph, Vision
+from stoker.models.context import CacheSpec, ForwardContext, Graph, Mtp, Vision
 
 
 class Seeing:
@@ -27,6 +27,10 @@ class Seeing:
     @property
     def vision(self) -> Vision:
         return self._vision
+
+    @property
+    def mtp(self) -> Sequence[Mtp]:
+        return self._language.mtp
 
     def forward(self, token_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         return self._language.forward(token_ids, context)

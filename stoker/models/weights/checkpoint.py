@@ -74,7 +74,8 @@ class Source(Protocol):
 
 
 class Checkpoint:
-    """Gives each tensor of `source` once, in `dtype` on `device`, and reports progress as (stage, fraction)."""
+    """Gives each tensor of `source` once, in `dtype` on `device`, and reports progress as (stage, fraction). `mtp` asks
+    a graph to take the layers that predict further tokens too."""
 
     def __init__(
         self,
@@ -82,9 +83,12 @@ class Checkpoint:
         dtype: torch.dtype,
         device: torch.device,
         progress: Callable[[str, float], None],
+        *,
+        mtp: bool = False,
     ) -> None:
         self.dtype = dtype
         self.device = device
+        self.mtp = mtp
         self._prefix = ""
         self._source = source
         self._meter = LoadMeter(sum(map(source.size, source.names)), progress)

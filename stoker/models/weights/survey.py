@@ -30,8 +30,8 @@ class Findings:
 class Survey(Checkpoint):
     """Everything that the graph asks for is there, on the meta device, and `findings` are complete after `finish`."""
 
-    def __init__(self, source: Source) -> None:
-        super().__init__(source, torch.bfloat16, META, lambda stage, fraction: None)
+    def __init__(self, source: Source, *, mtp: bool = False) -> None:
+        super().__init__(source, torch.bfloat16, META, lambda stage, fraction: None, mtp=mtp)
         self.findings = Findings()
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
