@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +253,18 @@ def kimi_k25(**changes: int) -> Maker:
     )
 
 
+def kimi_k2_thinking() -> Maker:
+    """Kimi-K2-Thinking: the language model of Kimi-K2.5 by itself, with a template."""
+    maker = kimi_k25()
+    template = "{#- <|im_middle|> <|tool_calls_section_begin|> <think> -#}"
+
+    def tokenizer(folder: Path) -> dict[str, int]:
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        return write_kimi_tokenizer(folder)
+
+    return replace(maker, outer=None, prefix="", others={}, tokenizer=tokenizer)
+
+
 def kimi_k2() -> Maker:
     """Kimi-K2-Instruct: in FP8 blocks of 128, of which most matrices here are the edge."""
     published = read("kimi-k2.5").config["text_config"]
@@ -356,11 +368,47 @@ def glm_45(ahead: int = 1) -> Maker:
     )
 
 
+def glm_45_air() -> Maker:
+    """GLM-4.5-Air: the same without norms on queries and keys, in BF16."""
+    maker = glm_45()
+    config = {key: value for key, value in maker.config.items() if key != "quantization_config"}
+    config |= {"use_qk_norm": False, "routed_scaling_factor": 1.0}
+    shapes = {pattern: shape for pattern, shape in maker.shapes.items() if "{q,k}_norm" not in pattern}
+    return replace(maker, config=config, shapes=shapes, quantised="none")
+
+
+def glm_4_9b() -> Maker:
+    """GLM-4-9B-0414: dense, gate and up in one matrix, norms on what is added, in BF16."""
+    config: dict[str, Any] = {
+        "architectures": ["Glm4ForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "head_dim": 32,
+        "hidden_act": "silu", "hidden_size": 160, "initializer_range": 0.02, "intermediate_size": 300,
+        "max_position_embeddings": 32768, "model_type": "glm4", "num_attention_heads": 6, "num_hidden_layers": 3,
+        "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.52.0.dev0",
+        "use_cache": True,
+    }  # fmt: skip
+    hidden, inner, name = config["hidden_size"], config["intermediate_size"], "model.layers.{0..2}"
+    attention = {key: shape for key, shape in _grouped(config, 3).items() if "{q,k}_norm" not in key}
+    return Maker(
+        config=config,
+        shapes={
+            **_frame(config, 3),
+            **attention,
+            f"{name}.{{post_self_attn,post_mlp}}_layernorm.weight": (hidden,),
+            f"{name}.mlp.gate_up_proj.weight": (2 * inner, hidden),
+            f"{name}.mlp.down_proj.weight": (hidden, inner),
+        },
+        tokenizer=lambda folder: write_glm_tokenizer(folder, "{{ messages }}"),
+        eos=("<|endoftext|>", "<|user|>", "<|observation|>"),
+        generation_eos=("<|endoftext|>", "<|user|>", "<|observation|>"),
+    )
+
+
 def glm_47_flash() -> Maker:
     """GLM-4.7-Flash: latent attention with wide values, in BF16, one layer that predicts ahead."""
     config: dict[str, Any] = {
         **LATENT, "architectures": ["Glm4MoeLiteForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-        "hidden_act": "silu", "v_head_dim": 24, "initializer_range": 0.02, "max_position_embeddings": 202752,
+        "hidden_act": "silu", "hidden_size": 112, "v_head_dim": 24, "max_position_embeddings": 202752,
         "model_type": "glm4_moe_lite", "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
         "num_experts_per_tok": 2, "routed_scaling_factor": 1.8, "topk_method": "noaux_tc", "first_k_dense_replace": 1,
         "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 1000000, "num_nextn_predict_layers": 1,
@@ -380,21 +428,24 @@ def glm_47_flash() -> Maker:
     )
 
 
-def glm_5() -> Maker:
-    """GLM-5.3-FP8: an indexer in layers 0, 1, 2 and 6 and in the one that predicts ahead; the rest share choices."""
+def glm_5(shared: bool = True) -> Maker:
+    """GLM-5.3-FP8: an indexer in layers 0, 1, 2 and 6 and in the one that predicts ahead; the rest share choices. Not
+    `shared`, GLM-5-FP8: an indexer in every layer."""
     config: dict[str, Any] = {
         **read("glm-5").config, **LATENT, "hidden_size": 160, "intermediate_size": 300, "num_hidden_layers": 7,
         "qk_head_dim": 20, "head_dim": 8, "v_head_dim": 18, "first_k_dense_replace": 3, "index_n_heads": 16,
-        "index_head_dim": 24, "index_topk": 32, "index_topk_freq": 4, "index_skip_topk_offset": 3,
-        "index_share_for_mtp_iteration": True, "max_position_embeddings": 1048576, "quantization_config": FP8,
+        "index_head_dim": 24, "index_topk": 32, "quantization_config": FP8,
     }  # fmt: skip
+    if shared:
+        config |= {"index_topk_freq": 4, "index_skip_topk_offset": 3, "index_share_for_mtp_iteration": True}
+        config |= {"max_position_embeddings": 1048576}
     return Maker(
         config=config,
         shapes={
             **_frame(config, 8),
             **_latent(config, 8),
             **_feeds(config, 8),
-            **_indexer(config, "0,1,2,6,7"),
+            **_indexer(config, "0,1,2,6,7" if shared else "0..7"),
             **_ahead(config, 7, 1, own=False),
         },
         quantised=PROJECTIONS,

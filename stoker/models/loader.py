@@ -36,6 +36,15 @@ _SEEING = {"kimi_k25": MoonViT}
 """Models whose language model is their `text_config` and lies below `language_model.`: what reads images in them."""
 
 
+_NOT_YET = {
+    "glm5_next": "GLM-5.3-Flash",
+    "Glm5NextForConditionalGeneration": "GLM-5.3-Flash",
+    "kimi_k3": "Kimi K3",
+    "KimiK3ForConditionalGeneration": "Kimi K3",
+}
+"""Published models whose network is none of the above, by model_type or architecture."""
+
+
 class Family(NamedTuple):
     """What is built from a config.json: the graph of its language model, and the vision before it if it has one.
     `text` and `vision` are the configurations of the two; `prefix` is that of the language model's tensors. One that
@@ -61,6 +70,9 @@ class Family(NamedTuple):
 def family_of(config: Mapping[str, Any], where: str) -> Family:
     """Raises ModelError for a model_type that has no graph."""
     kind = config.get("model_type")
+    for name in (kind, *(config.get("architectures") or ())):
+        if name in _NOT_YET:
+            raise ModelError(f"{where}: {_NOT_YET[name]} ({name}) is not supported yet")
     text = config.get("text_config") if kind in _SEEING else config
     if not isinstance(text, Mapping):
         raise ModelError(f"{where}: a {kind} configuration needs a text_config")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dense_reference import reference_model
 from parity_rig import CPU, Reference, Rig, chunks, decode, prefix_hits, reference_of
 from transformers import (
     DeepseekV3ForCausalLM,
+    Glm4ForCausalLM,
     Glm4MoeForCausalLM,
     Glm4MoeLiteForCausalLM,
     GlmMoeDsaForCausalLM,
@@ -29,10 +31,14 @@ from stoker.models.source import ModelFiles
 
 MODELS: dict[str, tuple[Callable[[], makers.Maker], Any]] = {
     "Kimi-K2-Instruct, FP8 blocks": (makers.kimi_k2, DeepseekV3ForCausalLM),
+    "Kimi-K2-Thinking, INT4 experts": (makers.kimi_k2_thinking, DeepseekV3ForCausalLM),
     "Kimi-K2.5, INT4 experts": (makers.kimi_k25, DeepseekV3ForCausalLM),
     "Kimi-Linear, INT4 experts": (makers.kimi_linear, KimiLinearForCausalLM),
     "GLM-4.5, FP8 rows": (makers.glm_45, Glm4MoeForCausalLM),
+    "GLM-4-9B-0414, BF16": (makers.glm_4_9b, Glm4ForCausalLM),
+    "GLM-4.5-Air, BF16": (makers.glm_45_air, Glm4MoeForCausalLM),
     "GLM-4.7-Flash, BF16": (makers.glm_47_flash, Glm4MoeLiteForCausalLM),
+    "GLM-5, FP8 blocks": (partial(makers.glm_5, shared=False), GlmMoeDsaForCausalLM),
     "GLM-5.3, FP8 blocks": (makers.glm_5, GlmMoeDsaForCausalLM),
 }
 
@@ -62,7 +68,7 @@ def test_same_logits_as_transformers(pair: tuple[Reference, Graph], situation: C
 def test_the_check_finds_nothing_wrong(published: tuple[ModelFiles, Any]) -> None:
     report = capacity.check_model(published[0].root, Ranks(), None)
     assert report.ok, report
-    assert report.tensors > 50
+    assert report.tensors > 30
 
 
 def test_every_token_that_ends_an_answer_is_known(published: tuple[ModelFiles, Any]) -> None:

@@ -19,7 +19,7 @@ from transformers import Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GlmMoeDsaFo
 from transformers.modeling_layers import MtpModel
 
 from stoker.engine.executor import kv_bytes_per_token
-from stoker.engine.kv import BatchContext, make_store, spans_of
+from stoker.engine.kv import BatchContext, make_store
 from stoker.models.context import BatchLayout, Graph
 from stoker.models.loader import load_graph
 from stoker.models.source import ModelError, ModelFiles
@@ -90,7 +90,7 @@ def run(graph: Graph, ids: list[int]) -> list[torch.Tensor]:
                 tables=blocks[:, : -(-end // BLOCK)],
                 block_size=BLOCK,
             )
-            context = BatchContext(layout, spans_of(table[:, : -(-end // BLOCK)], layout), stores)
+            context = BatchContext(layout, table[:, : -(-end // BLOCK)], stores)
             tokens = torch.tensor(ids[start + ahead : end + ahead])
             if ahead:
                 made.append(graph.mtp[ahead - 1].forward(tokens, hidden[start:end], context))
