@@ -12,16 +12,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
 
 from bench import machine
+from stoker.kernels.activation import silu_mul, silu_mul_plain
 from stoker.kernels.attention import Ragged, paged_attention, paged_attention_plain
 from stoker.kernels.native import library
+from stoker.kernels.norm import add_rms_norm, rms_norm_plain
+from stoker.kernels.rope import rotate, rotate_plain, turns
 
 HEADS, KV_HEADS, SIZE, BLOCK = 9, 3, 64, 16
+HIDDEN, INNER = 576, 1536
 LAYERS = 8  # working sets that calls go through in turn
 DTYPE = torch.bfloat16
 
@@ -84,11 +89,43 @@ def _attention(name: str, sequences: Sequence[tuple[int, int]]) -> Case:
     )
 
 
+def norm(tokens: int) -> Case:
+    """The norm of a sum, as between two parts of a layer."""
+    pairs = [torch.randn(2, tokens, HIDDEN).to(DTYPE) for _ in range(LAYERS)]
+    weight = torch.randn(HIDDEN).to(DTYPE)
+    return Case(
+        f"norm of a sum, {tokens} x {HIDDEN}",
+        lambda layer: add_rms_norm(pairs[layer][0], pairs[layer][1], weight, 1e-5),
+        lambda layer: rms_norm_plain(pairs[layer][0] + pairs[layer][1], weight, 1e-5),
+    )
+
+
+def gate(tokens: int) -> Case:
+    inputs = [torch.randn(tokens, 2 * INNER).to(DTYPE) for _ in range(LAYERS)]
+    return Case(
+        f"gate, {tokens} x {INNER}",
+        lambda layer: silu_mul(inputs[layer]),
+        lambda layer: silu_mul_plain(inputs[layer]),
+    )
+
+
+def rotation(tokens: int) -> Case:
+    heads = HEADS + KV_HEADS
+    inputs = [torch.randn(tokens, heads + KV_HEADS, SIZE).to(DTYPE)[:, :heads] for _ in range(LAYERS)]
+    turning = turns(torch.arange(tokens), torch.rand(SIZE // 2), DTYPE)
+    return Case(
+        f"rotation, {tokens} x {heads} x {SIZE}",
+        lambda layer: rotate(inputs[layer], turning),
+        lambda layer: rotate_plain(inputs[layer], turning),
+    )
+
+
 CASES: tuple[Callable[[], Case], ...] = (
     lambda: decode(32, 576),
     lambda: decode(8, 2000),
     lambda: decode(1, 640),
     lambda: decode(1, 8000),
+    *(partial(kernel, tokens) for kernel in (norm, gate, rotation) for tokens in (32, 1024)),
 )
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from stoker.kernels.native import rows
+
 
 class Turns(NamedTuple):
     """What `rotate` does at T positions: cos and sin [T, 1, rotary], signed and laid out for the layout."""
@@ -39,8 +41,16 @@ def turns(
 
 def rotate(x: torch.Tensor, turns: Turns) -> torch.Tensor:
     """x [T, heads, size], its first `rotary` dimensions turned by their positions' angles."""
+    native = rows.library_for(turns.cos, 16 if turns.paired else 32)
+    if native is not None and x.dtype == turns.cos.dtype and x.stride()[1:] == (x.shape[2], 1):
+        return rows.turn(native, native.best, x, turns.cos, turns.sin, paired=turns.paired)
+    return rotate_plain(x, turns)
+
+
+def rotate_plain(x: torch.Tensor, turns: Turns) -> torch.Tensor:
+    """The same in plain torch: the native kernel's twin."""
     rotary = turns.cos.shape[-1]
     if rotary < x.shape[-1]:
-        return torch.cat((rotate(x[..., :rotary], turns), x[..., rotary:]), dim=-1)
+        return torch.cat((rotate_plain(x[..., :rotary], turns), x[..., rotary:]), dim=-1)
     partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if turns.paired else x.roll(rotary // 2, dims=-1)
     return torch.addcmul(x * turns.cos, partner, turns.sin)

@@ -25,7 +25,7 @@ COMPILERS = ("c++", "g++", "clang++")
 COMMON = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-pthread")
 # GCC warns of its own headers: intrinsics that leave a register undefined on purpose.
 WARNINGS = ("-Wall", "-Wextra", "-Wno-psabi", "-Wno-uninitialized", "-Wno-maybe-uninitialized")
-SHARED = ("attend", "dispatch", "team")
+SHARED = ("attend", "dispatch", "rows", "team")
 ISAS = {
     "avx2": ("-mavx2", "-mfma"),
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"),

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from stoker.kernels.norm import rms_norm
+from stoker.kernels.norm import add_rms_norm, rms_norm
 from stoker.kernels.rope import Turns
 from stoker.models.context import CacheSpec, ForwardContext
 
@@ -46,9 +46,9 @@ class Block:
     ) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]; `layer` is the one whose cache it uses, `epsilon` that of its norms."""
         added = self.attention(rms_norm(hidden, self.attention_norm, epsilon), turns, context, layer)
-        hidden = hidden + _post(added, self.attention_post_norm, epsilon)
-        added = self.feed(rms_norm(hidden, self.feed_norm, epsilon))
-        return hidden + _post(added, self.feed_post_norm, epsilon)
+        added = _post(added, self.attention_post_norm, epsilon)
+        hidden, normed = add_rms_norm(hidden, added, self.feed_norm, epsilon)
+        return hidden + _post(self.feed(normed), self.feed_post_norm, epsilon)
 
 
 def _post(added: torch.Tensor, norm: torch.Tensor | None, epsilon: float) -> torch.Tensor:

@@ -36,4 +36,44 @@ struct Attend {
     double scale;
 };
 
+// out = x / sqrt(mean(x^2) + epsilon) * weight for each row. With `added`, x + added is written to `sum` and normed.
+// Row r of x begins at x + r / inner * x_stride + r % inner * width; the rows of all others lie one after another.
+struct Norm {
+    const void* x;       // [rows, width]
+    const void* added;   // [rows, width] or null
+    const void* weight;  // [width]
+    void* sum;           // [rows, width] or null
+    void* out;           // [rows, width]
+    int64_t rows;
+    int64_t width;  // a multiple of 16
+    int64_t inner;
+    int64_t x_stride;
+    int64_t dtype;
+    double epsilon;
+};
+
+// out = silu(gate) * up for each row.
+struct Gate {
+    const void* gate_up;  // [rows, 2 * width], gate first
+    void* out;            // [rows, width]
+    int64_t rows;
+    int64_t width;  // a multiple of 16
+    int64_t dtype;
+};
+
+// out = x with the first `rotary` numbers of each head turned, as `rotate` of rope.py says it.
+struct Turn {
+    const void* x;    // [tokens, heads, size], the heads of a token dense
+    const void* cos;  // [tokens, rotary]
+    const void* sin;  // [tokens, rotary], signed
+    void* out;        // [tokens, heads, size]
+    int64_t tokens;
+    int64_t heads;
+    int64_t size;
+    int64_t rotary;  // a multiple of 16; of 32 unless paired
+    int64_t paired;
+    int64_t x_stride;
+    int64_t dtype;
+};
+
 }  // namespace stoker

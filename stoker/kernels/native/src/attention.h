@@ -74,8 +74,8 @@ STOKER_INLINE void weigh_all(
     for (; d < size; d += kLanes) weigh<T, rows, 1>(weights, values + d, places, count, size, out + d);
 }
 
-// Makes weights of scores: exp(score - maximum), whose sum is *total, for the first `count` keys; 0 for the others.
-STOKER_INLINE void soften(float* scores, int count, int others, float* peak, float* total) {
+// Makes weights of scores: exp(score - maximum), whose sum is *weight, for the first `count` keys; 0 for the others.
+STOKER_INLINE void soften(float* scores, int count, int others, float* peak, float* weight) {
     const int whole = count / kLanes * kLanes;
     float most = -__builtin_inff();
     Floats most_of = splat(most);
@@ -84,16 +84,14 @@ STOKER_INLINE void soften(float* scores, int count, int others, float* peak, flo
     for (int i = whole; i < count; ++i) most = scores[i] > most ? scores[i] : most;
     Floats sum = {};
     for (int i = 0; i < count; i += kLanes) {
-        Floats weight = exponential(load(scores + i) - most);
+        Floats part = exponential(load(scores + i) - most);
         if (i + kLanes > count)
-            for (int lane = count - i; lane < kLanes; ++lane) weight[lane] = 0;
-        store(scores + i, weight);
-        sum += weight;
+            for (int lane = count - i; lane < kLanes; ++lane) part[lane] = 0;
+        store(scores + i, part);
+        sum += part;
     }
-    float all = 0;
-    for (int lane = 0; lane < kLanes; ++lane) all += sum[lane];
     *peak = most;
-    *total = all;
+    *weight = total(sum);
     for (int i = count; i < others; ++i) scores[i] = 0;
 }
 
@@ -202,15 +200,15 @@ static void attend_piece(const Attend& args, const Piece& piece, float* out, flo
 template <typename T>
 static void join_typed(
     int64_t pieces, int64_t stride, int64_t size, const float* parts, const float* peaks, const float* totals, T* out) {
-    float peak = -__builtin_inff(), total = 0;
+    float peak = -__builtin_inff(), weight = 0;
     for (int64_t i = 0; i < pieces; ++i) peak = peaks[i * stride] > peak ? peaks[i * stride] : peak;
     Floats joined[kMaxSize / kLanes] = {};
     for (int64_t i = 0; i < pieces; ++i) {
         const float share = exponential(splat(peaks[i * stride] - peak))[0];
-        total += share * totals[i * stride];
+        weight += share * totals[i * stride];
         for (int64_t d = 0; d < size / kLanes; ++d) joined[d] += load(parts + i * stride * size + d * kLanes) * share;
     }
-    for (int64_t d = 0; d < size / kLanes; ++d) store(out + d * kLanes, joined[d] / total);
+    for (int64_t d = 0; d < size / kLanes; ++d) store(out + d * kLanes, joined[d] / weight);
 }
 
 // One row's result from its pieces, which lie `stride` rows apart.

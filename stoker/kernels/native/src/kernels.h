@@ -28,6 +28,10 @@ struct Kernels {
     void (*join)(
         int64_t dtype, int64_t pieces, int64_t stride, int64_t size, const float* parts, const float* peaks,
         const float* totals, void* out);
+    // Rows, or tokens, [begin, end).
+    void (*norm)(const Norm& args, int64_t begin, int64_t end);
+    void (*gate)(const Gate& args, int64_t begin, int64_t end);
+    void (*turn)(const Turn& args, int64_t begin, int64_t end);
 };
 
 }  // namespace stoker

@@ -63,22 +63,43 @@ STOKER_INLINE void store(float* to, Floats x) { memcpy(to, &x, sizeof x); }
 STOKER_INLINE void store(BFloat16* to, Floats x) {
     const Words bits = (Words)x;
     const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    const Words ordered = (Words)(x == x);
-    const Halves halves = __builtin_convertvector((rounded & ordered) | (~ordered & 0x7fc0), Halves);
+    const Words kept = x == x ? rounded : (Words){} + 0x7fc0;
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi32_epi16((__m512i)kept));
+#elif defined(__AVX2__)
+    const __m256i packed = _mm256_packus_epi32((__m256i)kept, (__m256i)kept);
+    _mm_storeu_si128((__m128i*)to, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+#else
+    const Halves halves = __builtin_convertvector(kept, Halves);
     memcpy(to, &halves, sizeof halves);
+#endif
 }
 
 STOKER_INLINE Floats splat(float x) { return x - (Floats){}; }
 
-STOKER_INLINE Floats larger(Floats a, Floats b) {
-    const Words which = (Words)(a > b);
-    return (Floats)(((Words)a & which) | ((Words)b & ~which));
+STOKER_INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+// 1 / x for ordinary x > 0, within 3e-7: divisions are slow enough to be felt.
+STOKER_INLINE Floats inverse(Floats x) {
+#if defined(__AVX512F__)
+    const Floats guess = (Floats)_mm512_rcp14_ps((__m512)x);
+    return guess * (2.0f - x * guess);
+#elif defined(__AVX__)
+    const Floats guess = (Floats)_mm256_rcp_ps((__m256)x);
+    return guess * (2.0f - x * guess);
+#else
+    return 1.0f / x;
+#endif
+}
+
+STOKER_INLINE float total(Floats x) {
+    float all = 0;
+    for (int lane = 0; lane < kLanes; ++lane) all += x[lane];
+    return all;
 }
 
 // e^x for x <= 0 with a relative error of 2e-7; 0 below -87. A NaN stays one.
 STOKER_INLINE Floats exponential(Floats x) {
-    const Words kept = ~(Words)(x <= -87.0f);
-    x = (Floats)((Words)x & kept);
     const Floats shifted = x * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
     const Floats n = shifted - 12582912.0f;
     const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
@@ -89,7 +110,18 @@ STOKER_INLINE Floats exponential(Floats x) {
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
     const Words power = ((Words)shifted << 23) + 0x3f800000u;  // the integer sits in the lowest bits of the sum
-    return (Floats)((Words)(p * (Floats)power) & kept);
+    return x <= -87.0f ? (Floats){} : p * (Floats)power;
+}
+
+// Lanes 2 i and 2 i + 1 in each other's place.
+STOKER_INLINE Floats neighbours(Floats x) {
+#if defined(__AVX512F__)
+    return STOKER_SHUFFLE(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#elif defined(__AVX__)
+    return STOKER_SHUFFLE(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
+#else
+    return STOKER_SHUFFLE(x, x, 1, 0, 3, 2);
+#endif
 }
 
 // out[i] = the sum of all lanes of in[i]; `in` is overwritten.
