@@ -49,6 +49,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     snapshot_tokens: Count | None = None
 
 
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server of another make that runs a model: vLLM. We send it token ids; it needs no template and no parser.
+
+    url          without /v1
+    model        what it calls the model
+    key_env      name of the environment variable with its API key
+    concurrency  requests that it gets at the same time; more are sent to others or refused
+    kv_tokens    how many tokens its prefix cache holds, for routing
+    """
+
+    url: Annotated[str, msgspec.Meta(pattern=r"^https?://[!-~]+[^/]$")]
+    model: str
+    key_env: str | None = None
+    zone: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    concurrency: Count = 64
+    kv_tokens: Count = 1_000_000
+
+
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model that is served.
 
@@ -57,6 +75,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     aliases  further names that lead to it
     replicas engines of it on this host, each a process of its own; threads and memory that are not set are shared out
     zone     where they are: requests that are pinned to another zone never reach them
+    servers  servers of another make that run it instead of engines of ours; of `model` only configuration, tokenizer
+             and template are read then
     """
 
     model: str = "demo"
@@ -66,6 +86,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     replicas: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     zone: Annotated[str, msgspec.Meta(max_length=128)] = ""
     engine: EngineConfig = EngineConfig()
+    servers: tuple[ServerConfig, ...] = ()
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from stoker.config import Config, ModelConfig
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import State
+from stoker.fleet.external import ExternalLauncher
 from stoker.fleet.launcher import Host, LocalLauncher
 from stoker.fleet.pool import Pool
 from stoker.fleet.ray_launcher import RayLauncher
@@ -42,11 +43,15 @@ def find(config: Config, model: ModelConfig, progress: Callable[[str, float], No
         data_dir=config.data_path,
         offline=config.offline,
         progress=progress,
+        weights=not model.servers,
     )
     return Found(model, files, read_info(files))
 
 
 def _launcher(config: Config, model: ModelConfig, host: Host, spec: EngineSpec) -> Make:
+    if model.servers:
+        context = min(model.engine.context or spec.info.context, spec.info.context)
+        return ExternalLauncher(model.servers, context=context, eos_ids=spec.info.eos_ids)
     if config.fleet.launcher == "local":
         return LocalLauncher(host, spec, zone=model.zone)
     gpus = int(model.engine.device.startswith("cuda"))
@@ -85,7 +90,7 @@ class Deployment:
         self._pool = Pool(
             found.name,
             _launcher(config, found.config, host, spec),
-            replicas=found.config.replicas,
+            replicas=len(found.config.servers) or found.config.replicas,
             recover=config.fleet.recover,
             traces=traces,
             on_state=on_state,
@@ -100,7 +105,7 @@ class Deployment:
             self.found.info,
             self._pool,
             name=self.found.name,
-            trial=self._trial,
+            trial=None if self.found.config.servers else self._trial,
             scheme=self._scheme,
             metrics=self._metrics,
             traces=self._traces,

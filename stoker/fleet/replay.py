@@ -31,7 +31,7 @@ class Run:
         self.replays = 0
         self.repeated = 0
         self._request = request
-        self._cached: int | None = None  # as the client was told, by the first engine
+        self._cached = 0  # as the client was told, by the first engine
         self._fresh = True  # this engine has not been heard of yet
 
     @property
@@ -52,8 +52,8 @@ class Run:
             self._fresh = False
             if self.replays:
                 self.repeated += self.tokens - progress.cached
-            if self._cached is None:
-                self._cached = progress.cached
+        if not self.replays:  # a server of another make says it at the end only
+            self._cached = max(self._cached, progress.cached)
         self.output += [token.id for token in progress.tokens]
         if self._cached != progress.cached:
             return msgspec.structs.replace(progress, cached=self._cached)

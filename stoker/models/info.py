@@ -71,7 +71,7 @@ def _from_folder(files: ModelFiles, root: Path) -> ModelInfo:
     digest = hashlib.sha256()
     for name in ("config.json", *(tokenizer_files({file.name for file in root.iterdir()}) or ())):
         _add(digest, (root / name).read_bytes())
-    shards = [root / name for name in shard_names(root)]
+    shards = [path for name in shard_names(root) if (path := root / name).is_file()]  # none where others serve it
     for shard in shards:
         _add(digest, shard.name.encode())
         _sample(digest, shard, _safetensors_start(shard), max(_MIN_SAMPLES, _SAMPLES // len(shards)))

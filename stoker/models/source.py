@@ -46,8 +46,10 @@ def resolve(
     data_dir: Path,
     offline: bool = False,
     progress: Callable[[str, float], None],
+    weights: bool = True,
 ) -> ModelFiles:
-    """`demo`, a folder, a .gguf file, or ORG/NAME -> its files, downloaded first if need be and not `offline`.
+    """`demo`, a folder, a .gguf file, or ORG/NAME -> its files, downloaded first if need be and not `offline`. Without
+    `weights` a folder will do that holds none.
 
     `progress` is told (stage, fraction 0..1) while a download runs. Raises ModelError.
     """
@@ -55,7 +57,7 @@ def resolve(
         return _demo()
     path = Path(model).expanduser()
     if path.is_dir():
-        return _folder(path.resolve())
+        return _folder(path.resolve(), weights=weights)
     if path.is_file():
         return _gguf(path.resolve())
     if _REPOSITORY.fullmatch(model) and path.suffix != ".gguf":
@@ -102,12 +104,14 @@ def tokenizer_files(names: Collection[str]) -> tuple[str, ...] | None:
     return next((files for files in TOKENIZERS if all(name in names for name in files)), None)
 
 
-def missing(root: Path) -> str | None:
-    """What a folder of safetensors lacks, in words; None if it is whole."""
+def missing(root: Path, *, weights: bool = True) -> str | None:
+    """What a folder of safetensors lacks, in words; None if it is whole. `weights`: whether it must hold any."""
     if not (root / "config.json").is_file():
         return "config.json"
     if tokenizer_files({file.name for file in root.iterdir()}) is None:
         return "tokenizer.json (or tiktoken.model with tokenizer_config.json)"
+    if not weights:
+        return None
     shards = shard_names(root)
     if not shards:
         return "weights in *.safetensors (other formats are not read: pickles can run code)"
@@ -126,14 +130,14 @@ def _demo() -> ModelFiles:
     )
 
 
-def _folder(root: Path) -> ModelFiles:
+def _folder(root: Path, *, weights: bool = True) -> ModelFiles:
     ggufs = sorted(root.glob("*.gguf"))
     if ggufs and not (root / "config.json").is_file():
         if len(ggufs) > 1:
             names = ", ".join(file.name for file in ggufs[:5])
             raise ModelError(f"{root} holds {len(ggufs)} .gguf files ({names}): name the one to serve")
         return _gguf(ggufs[0])
-    lack = missing(root)
+    lack = missing(root, weights=weights)
     if lack is not None:
         raise ModelError(f"the model folder {root} lacks {lack}")
     return ModelFiles(name=root.name, root=str(root), gguf=None)
