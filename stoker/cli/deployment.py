@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from stoker.config import Config, ModelConfig
 from stoker.engine.spec import EngineSpec
-from stoker.fleet.backend import State
+from stoker.fleet.backend import Launcher, State
 from stoker.fleet.external import ExternalLauncher
 from stoker.fleet.launcher import Host, LocalLauncher
 from stoker.fleet.pool import Pool
 from stoker.fleet.ray_launcher import RayLauncher
-from stoker.fleet.replicas import Make
 from stoker.models.info import ModelInfo, read_info
 from stoker.models.source import ModelFiles, resolve
 from stoker.models.text.model import TextModel
@@ -48,7 +47,7 @@ def find(config: Config, model: ModelConfig, progress: Callable[[str, float], No
     return Found(model, files, read_info(files))
 
 
-def _launcher(config: Config, model: ModelConfig, host: Host, spec: EngineSpec) -> Make:
+def _launcher(config: Config, model: ModelConfig, host: Host, spec: EngineSpec) -> Launcher:
     if model.servers:
         context = min(model.engine.context or spec.info.context, spec.info.context)
         return ExternalLauncher(model.servers, context=context, eos_ids=spec.info.eos_ids)

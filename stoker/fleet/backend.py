@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from stoker.fleet.route import Route
-from stoker.types.wire import EngineStats, Generate, Progress, Ready
+from stoker.types.wire import EngineStats, Generate, KVNews, Progress, Ready
 
 
 class Starting(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,4 +143,26 @@ class Replica(Protocol):
 
     def resubscribe(self) -> None:
         """Have the engine tell anew what is in its prefix cache."""
+        ...
+
+
+class Launcher(Protocol):
+    """Where the replicas of one model come from. `limit` is how many it can have at a time; None is no limit."""
+
+    limit: int | None
+
+    def make(
+        self,
+        name: str,
+        *,
+        proven: Callable[[], bool],
+        on_state: Callable[[State], None],
+        on_kv: Callable[[KVNews], None],
+    ) -> Replica:
+        """A replica that is not started yet. `proven` says whether another one of the model has served, `on_state` is
+        to be called with every change of its state, `on_kv` with what its engine says of its prefix cache."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """It was stopped for good: what was set aside for it is free."""
         ...

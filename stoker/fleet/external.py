@@ -38,16 +38,17 @@ log = logging.getLogger(__name__)
 
 
 class ExternalLauncher:
-    """Makes the replicas of one model; see `replicas.Make`. Replica MODEL/N is the N-th of `servers`.
+    """A `Launcher` of what runs already. Replica MODEL/N is the N-th of `servers`.
 
     Raises ConfigError for a server whose key is not in the environment."""
 
     def __init__(self, servers: Sequence[ServerConfig], *, context: int, eos_ids: tuple[int, ...]) -> None:
         self._servers = [(server, _key(server)) for server in servers]
+        self.limit: int | None = len(self._servers)
         self._context = context
         self._eos_ids = eos_ids
 
-    def __call__(
+    def make(
         self,
         name: str,
         *,
@@ -57,6 +58,9 @@ class ExternalLauncher:
     ) -> ExternalServer:
         server, key = self._servers[int(name.rpartition("/")[2])]
         return ExternalServer(server, name, context=self._context, eos_ids=self._eos_ids, key=key, on_state=on_state)
+
+    def forget(self, name: str) -> None:
+        """Nothing: its connections are closed, and the server is somebody else's."""
 
 
 class ExternalServer:

@@ -38,7 +38,9 @@ class Host:
 
 
 class LocalLauncher:
-    """Makes the replicas of one model; see `replicas.Make`. `spec` says everything but what differs between them."""
+    """A `Launcher`. `spec` says everything but what differs between the replicas."""
+
+    limit: int | None = None
 
     def __init__(
         self, host: Host, spec: EngineSpec, *, zone: str = "", command: Sequence[str] = ENGINE_COMMAND
@@ -48,7 +50,7 @@ class LocalLauncher:
         self._zone = zone
         self._command = command
 
-    def __call__(
+    def make(
         self,
         name: str,
         *,
@@ -73,3 +75,6 @@ class LocalLauncher:
             on_state=on_state,
             on_kv=on_kv,
         )
+
+    def forget(self, name: str) -> None:
+        self._host.leave(name)

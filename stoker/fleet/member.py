@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stoker.fleet.backend import Down, Replica, ReplicaStatus, Starting
+from stoker.fleet.backend import Down, Launcher, Replica, ReplicaStatus, Starting
 from stoker.fleet.silence import Silence
 from stoker.fleet.suspects import Suspect
 from stoker.types.wire import EngineStats, Ready
@@ -12,10 +12,11 @@ from stoker.types.wire import EngineStats, Ready
 
 @dataclass(eq=False)
 class Member:
-    """`flights` are the requests that run there, `victims` those with which its engine has just died. `closed` replicas
-    get no requests; `drained` ones are stopped as well."""
+    """`launcher` made it. `flights` are the requests that run there, `victims` those with which its engine has just
+    died. `closed` replicas get no requests; `drained` ones are stopped as well."""
 
     replica: Replica
+    launcher: Launcher
     flights: dict[str, Suspect] = field(default_factory=dict[str, Suspect])
     victims: list[Suspect] = field(default_factory=list[Suspect])
     silence: Silence = field(default_factory=Silence)

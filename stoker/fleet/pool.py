@@ -15,10 +15,11 @@ from contextlib import aclosing
 import msgspec
 
 from stoker.fleet.attempt import Attempt
-from stoker.fleet.backend import ReplicaStatus, RoutingFigures, State
+from stoker.fleet.backend import Launcher, ReplicaStatus, RoutingFigures, State
 from stoker.fleet.member import Member
+from stoker.fleet.operations import Operations
 from stoker.fleet.replay import Run
-from stoker.fleet.replicas import Make, Replicas
+from stoker.fleet.replicas import Replicas
 from stoker.fleet.route import Route
 from stoker.fleet.router import Decision, Denial, NoReplica, Router, RouteRequest
 from stoker.fleet.supervisor import unavailable
@@ -36,16 +37,22 @@ class Pool:
     """`await start()`, then use as a `Backend`; `await stop()` leaves nothing.
 
     `recover` seconds is how long a request that has lost its engine waits for one that can go on; others do not wait.
-    `replayed` counts those that went on, `repeated_tokens` what was computed again for them.
+    `patience` seconds is how long a replica that is to stop may finish what it has.
+
+    replayed         requests that went on after a loss
+    repeated_tokens  computed again for them
+    moved            sessions whose replica took no requests any more, so that they went to another
+    moved_tokens     of their prompts computed there
     """
 
     def __init__(
         self,
         name: str,
-        make: Make,
+        launcher: Launcher,
         *,
         replicas: int = 1,
         recover: float = 30.0,
+        patience: float = 60.0,
         router: Router | None = None,
         traces: Traces | None = None,
         on_state: Callable[[State], None] = lambda _: None,
@@ -53,9 +60,12 @@ class Pool:
         self.name = name
         self.replayed = 0
         self.repeated_tokens = 0
+        self.moved = 0
+        self.moved_tokens = 0
         self._router = router or Router()
         self._traces = traces or Traces()
-        self._replicas = Replicas(name, make, self._router, on_state)
+        self._replicas = Replicas(name, launcher, self._router, on_state)
+        self.operations = Operations(self._replicas, patience)
         self._count = replicas
         self._recover = recover
         self._starter: Suspect | None = None  # who starts for itself, see suspects.py
@@ -125,6 +135,9 @@ class Pool:
     async def _attempt(self, run: Run, route: Route, decision: Decision, suspect: Suspect) -> AsyncGenerator[Progress]:
         """What one replica makes of it."""
         member, repeated = self.members[decision.replica], run.repeated
+        home = self.members.get(decision.bound) if decision.bound else None
+        moved = decision.bound is not None and not run.replays and (home is None or not home.ready)
+        self.moved += moved
         self._router.dispatch(_ask(run, route), decision)
         member.flights[run.id] = suspect
         attempt = Attempt(self._traces, run.traceparent, decision)
@@ -132,6 +145,9 @@ class Pool:
             async with aclosing(member.replica.generate(run.request(attempt.span.traceparent))) as stream:
                 async for progress in stream:
                     attempt.heard(progress)
+                    if moved:
+                        moved = False
+                        self.moved_tokens += run.tokens - progress.cached
                     self._router.begun(run.id, progress.cached)
                     self._router.progressed(run.id, len(progress.tokens))
                     told, alone = run.take(progress), suspect.alone

@@ -52,14 +52,16 @@ def disconnect() -> None:
 
 
 class RayLauncher:
-    """Makes the replicas of one model; see `replicas.Make`. Each gets `cpus` and `gpus` of one node."""
+    """A `Launcher`. Each replica gets `cpus` and `gpus` of one node."""
+
+    limit: int | None = None
 
     def __init__(self, spec: EngineSpec, *, cpus: int, gpus: int, zone: str = "") -> None:
         self._spec = spec
         self._bundle = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
         self._zone = zone
 
-    def __call__(
+    def make(
         self,
         name: str,
         *,
@@ -78,6 +80,9 @@ class RayLauncher:
             on_state=on_state,
             on_kv=on_kv,
         )
+
+    def forget(self, name: str) -> None:
+        """Nothing: each life's placement group is given back by its seat."""
 
 
 class RaySeat:

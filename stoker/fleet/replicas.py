@@ -7,14 +7,14 @@ Owns the members and their engines' lives, the model's state, and the end of eng
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from stoker.fleet.backend import Down, Replica, ReplicaStatus, Starting, State
+from stoker.fleet.backend import Down, Launcher, ReplicaStatus, Starting, State
 from stoker.fleet.member import Member
 from stoker.fleet.router import ReplicaInfo, Router
 from stoker.fleet.silence import TICK_SECONDS, Silence
@@ -23,28 +23,15 @@ from stoker.types.wire import KVNews, KVSnapshot, Ready
 log = logging.getLogger(__name__)
 
 
-class Make(Protocol):
-    """Makes a replica that is not started yet."""
-
-    def __call__(
-        self,
-        name: str,
-        *,
-        proven: Callable[[], bool],
-        on_state: Callable[[State], None],
-        on_kv: Callable[[KVNews], None],
-    ) -> Replica: ...
-
-
 class Replicas:
     """`await start(count)`, `await stop()` leaves nothing. `on_state` hears of the model's state whenever one of the
     replicas' has changed."""
 
-    def __init__(self, name: str, make: Make, router: Router, on_state: Callable[[State], None]) -> None:
+    def __init__(self, name: str, launcher: Launcher, router: Router, on_state: Callable[[State], None]) -> None:
         self.name = name
         self.members: dict[str, Member] = {}
         self.stopping = False
-        self._make = make
+        self.launcher = launcher  # of those that are added from now on
         self._router = router
         self._on_state = on_state
         self._proven = False
@@ -79,7 +66,7 @@ class Replicas:
 
     async def start(self, count: int) -> None:
         """Returns at once. One replica starts first and shows that the model can be served, then the others."""
-        first, *rest = [self._add(f"{self.name}/{number}") for number in range(count)]
+        first, *rest = [self.add(f"{self.name}/{number}") for number in range(count)]
         await first.replica.start()
         self._spawn(self._start_rest(rest))
         self._spawn(self._watch())
@@ -102,19 +89,32 @@ class Replicas:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), seconds)
 
-    def _add(self, name: str) -> Member:
-        replica = self._make(
-            name,
-            proven=lambda: self._proven,
-            on_state=partial(self._changed, name),
-            on_kv=partial(self._cached, name),
-        )
-        member = self.members[name] = Member(replica)
+    def add(self, name: str | None = None) -> Member:
+        """A replica that is not started yet; without a name the first that is free."""
+        numbers = (f"{self.name}/{number}" for number in itertools.count())
+        name = name or next(free for free in numbers if free not in self.members)
+
+        def changed(state: State) -> None:
+            self._changed(member, state)
+
+        def cached(news: KVNews) -> None:
+            self._cached(member, news)
+
+        replica = self.launcher.make(name, proven=lambda: self._proven, on_state=changed, on_kv=cached)
+        member = self.members[name] = Member(replica, self.launcher)
         return member
 
-    def _changed(self, name: str, state: State) -> None:
+    async def remove(self, member: Member) -> None:
+        """Stop it and forget it; requests that still run there are lost to it and go on elsewhere."""
+        member.closed = True
+        await member.replica.stop()
+        del self.members[member.name]
+        member.launcher.forget(member.name)
+        self.tell()
+
+    def _changed(self, member: Member, state: State) -> None:
         """A replica's state did. The router knows those that are ready, each of their lives anew."""
-        member = self.members[name]
+        name = member.name
         self._router.remove(name)
         if isinstance(state, Ready):
             self._proven = True
@@ -126,11 +126,11 @@ class Replicas:
         self.tell()
         self._on_state(self.state)
 
-    def _cached(self, name: str, news: KVNews) -> None:
+    def _cached(self, member: Member, news: KVNews) -> None:
         if isinstance(news, KVSnapshot):
-            self._router.snapshot(name, news)
-        elif not self._router.events(name, news):
-            self.members[name].replica.resubscribe()
+            self._router.snapshot(member.name, news)
+        elif not self._router.events(member.name, news):
+            member.replica.resubscribe()
 
     async def _start_rest(self, rest: Sequence[Member]) -> None:
         while not self._proven:
@@ -143,7 +143,7 @@ class Replicas:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
-            for member in self.members.values():
+            for member in tuple(self.members.values()):
                 if isinstance(member.replica.state, Ready):
                     self._look(member, now)
                 else:

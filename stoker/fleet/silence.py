@@ -11,7 +11,6 @@ from stoker.types.wire import EngineStats
 TICK_SECONDS = 0.5
 HUNG_SECONDS = 5.0
 HUNG_STEPS = 4.0  # predicted durations of the step in flight
-FIRST_STEP_SECONDS = 60.0  # while nothing is known of how long a step takes
 
 
 class Silence:
@@ -34,6 +33,4 @@ class Silence:
 
 def limit(stats: EngineStats | None) -> float:
     """Seconds that this engine may be silent."""
-    if stats is None or not stats.steps:
-        return FIRST_STEP_SECONDS
-    return max(HUNG_SECONDS, HUNG_STEPS * max(stats.predicted, stats.step_seconds))
+    return max(HUNG_SECONDS, HUNG_STEPS * stats.predicted if stats else 0.0)

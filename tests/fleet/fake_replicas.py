@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 from stoker.fleet.backend import Down, Starting, State
 from stoker.types.errors import LostError, StokerError, invalid
@@ -119,3 +120,16 @@ class FakeReplica:
             del self.open[request.id]
             if not ended:
                 self.aborted.append(request.id)
+
+
+class FakeLauncher:
+    def __init__(self, make: Callable[..., FakeReplica]) -> None:
+        self._make = make
+        self.forgotten: list[str] = []
+        self.limit: int | None = None
+
+    def make(self, name: str, **callbacks: Any) -> FakeReplica:
+        return self._make(name, **callbacks)
+
+    def forget(self, name: str) -> None:
+        self.forgotten.append(name)

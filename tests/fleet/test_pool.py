@@ -3,100 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
 import pytest
-from fake_replicas import FakeReplica, token_after
+from fake_replicas import FakeLauncher, FakeReplica
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pool_rig import Launch, ask, collect, refusal, until, whole
 
 from stoker.fleet.backend import Down, Starting
 from stoker.fleet.pool import Pool
 from stoker.fleet.route import Route
-from stoker.fleet.router import Router
 from stoker.fleet.suspects import MOST_DEATHS
 from stoker.obs.traces import Traces
 from stoker.types.errors import ErrorKind, LostError, StokerError
 from stoker.types.sampling import SamplingParams
-from stoker.types.wire import EngineStats, Generate, Progress, Ready
-
-Launch = Callable[..., Awaitable["Rig"]]
-
-
-class Rig:
-    """A pool over fake replicas."""
-
-    def __init__(self, pool: Pool, router: Router, fakes: dict[str, FakeReplica]) -> None:
-        self.pool, self.router, self.fakes = pool, router, fakes
-
-    def __getitem__(self, number: int) -> FakeReplica:
-        return self.fakes[f"m/{number}"]
-
-    @property
-    def idle(self) -> bool:
-        return not any(fake.open for fake in self.fakes.values()) and not any(
-            replica.load.inflight or replica.load.started - replica.load.ended
-            for replica in self.router.replicas.values()
-        )
-
-
-@pytest.fixture
-async def launch() -> AsyncIterator[Launch]:
-    rigs: list[Rig] = []
-
-    async def start(replicas: int = 2, *, zones: tuple[str, ...] = (), recover: float = 5.0) -> Rig:
-        fakes: dict[str, FakeReplica] = {}
-
-        def make(name: str, **callbacks: Any) -> FakeReplica:
-            zone = zones[len(fakes)] if zones else ""
-            fakes[name] = FakeReplica(name, zone=zone, **callbacks)
-            return fakes[name]
-
-        router = Router()
-        rig = Rig(Pool("m", make, replicas=replicas, recover=recover, router=router), router, fakes)
-        rigs.append(rig)
-        await rig.pool.start()
-        await until(lambda: all(isinstance(fake.state, Ready) for fake in fakes.values()))
-        return rig
-
-    yield start
-    for rig in rigs:
-        await rig.pool.stop()
-        assert rig.idle
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10.0):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
-def ask(name: str = "r", *, tokens: int = 20, prompt: int = 10, **sampling: Any) -> Generate:
-    ids = [prompt + i for i in range(prompt)]
-    return Generate(id=name, prompt_ids=ids, sampling=SamplingParams(max_tokens=tokens, **sampling))
-
-
-def whole(request: Generate) -> list[int]:
-    return [token_after(request.prompt_ids, at) for at in range(request.sampling.max_tokens or 0)]
-
-
-async def collect(rig: Rig, request: Generate, route: Route | None = None) -> tuple[list[int], Progress]:
-    tokens: list[int] = []
-    async with aclosing(rig.pool.generate(request, route or Route(tenant="t"))) as stream:
-        async for progress in stream:
-            tokens += [token.id for token in progress.tokens]
-            if progress.finish:
-                return tokens, progress
-    raise AssertionError("the stream ended without a finish")
-
-
-async def refusal(rig: Rig, request: Generate, route: Route | None = None) -> StokerError:
-    with pytest.raises(StokerError) as caught:
-        await collect(rig, request, route)
-    return caught.value
+from stoker.types.wire import EngineStats, Generate, Ready
 
 
 async def test_a_stream_goes_on_where_its_engine_died(launch: Launch) -> None:
@@ -326,7 +250,7 @@ async def test_replicas_wait_for_the_first(launch: Launch) -> None:
         fakes.append(Slow(name, **callbacks))
         return fakes[-1]
 
-    pool = Pool("m", make, replicas=3)
+    pool = Pool("m", FakeLauncher(make), replicas=3)
     await pool.start()
     await asyncio.sleep(0.01)
     assert [fake.state for fake in fakes[1:]] == [Starting(stage="starting", fraction=0.0)] * 2
@@ -360,7 +284,7 @@ async def test_each_attempt_is_a_span_with_the_engines_phases_in_it() -> None:
         fakes[name] = FakeReplica(name, **callbacks)
         return fakes[name]
 
-    pool = Pool("m", make, replicas=2, traces=Traces(provider))
+    pool = Pool("m", FakeLauncher(make), replicas=2, traces=Traces(provider))
     await pool.start()
     await until(lambda: len(fakes) == 2 and all(isinstance(fake.state, Ready) for fake in fakes.values()))
     for fake in fakes.values():

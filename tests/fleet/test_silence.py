@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.fleet.silence import FIRST_STEP_SECONDS, HUNG_SECONDS, HUNG_STEPS, TICK_SECONDS, Silence, limit
+from stoker.fleet.silence import HUNG_SECONDS, HUNG_STEPS, TICK_SECONDS, Silence, limit
 from stoker.types.wire import EngineStats
 
 STATS = EngineStats(
@@ -43,10 +43,6 @@ def test_a_long_step_that_was_announced_is_waited_for() -> None:
     assert limit(long) == HUNG_STEPS * 10.0
     assert silent_for(long, 39.0) is None
     assert silent_for(long, 42.0) is not None
-
-
-def test_the_first_step_may_take_its_time() -> None:
-    assert limit(None) == limit(msgspec.structs.replace(STATS, steps=0)) == FIRST_STEP_SECONDS
 
 
 def test_heartbeats_keep_it_alive() -> None:
