@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stoker.fleet.backend import RoutingFigures
 from stoker.fleet.routing.bindings import Binding, Bindings
@@ -58,7 +58,7 @@ class Router:
         self.reasons: Counter[Reason] = Counter()  # of dispatched decisions
         self.index = PrefixIndex()
         self.replicas: dict[str, Replica] = {}
-        self.bindings = Bindings(self.config.sessions, self.config.session_idle)
+        self.bindings = Bindings(self.config.sessions, self.config.session_idle, self.config.live)
         self.pressure = Pressure()
         self._clock = clock
         self._policy = make_policy(self.config)
@@ -101,6 +101,9 @@ class Router:
         busy = self.pressure.busy(now, len(self.replicas))
         ask = Ask(request, replicas, matched, bound, now, self._mean_rate(), busy, self.pressure.reuse)
         at, reason = self._policy.choose(ask)
+        predicted = seconds(ask, at)
+        if request.session is not None and bound is None:
+            self._admit(request, replicas, predicted - (request.tokens - matched[at]) / ask.rates(replicas[at]), now)
         name = replicas[at].info.name
         if len(replicas) == 1:
             reason = Reason.ONLY
@@ -110,7 +113,7 @@ class Router:
             replica=name,
             reason=reason,
             matched=matched[at],
-            seconds=seconds(ask, at),
+            seconds=predicted,
             bound=bound.replica if bound is not None else None,
         )
 
@@ -209,6 +212,16 @@ class Router:
         if not left:
             raise NoReplica(Denial.DRAINING)
         return left
+
+    def _admit(self, request: RouteRequest, replicas: Sequence[Replica], wait: float, now: float) -> None:
+        """Past the point where contexts no longer fit, each new session makes all others compute theirs again, so
+        the fleet does less the more it is asked. Raises NoReplica for a new session where that has begun."""
+        if not self.config.admit_wait or wait <= self.config.admit_wait:
+            return
+        capacity = sum(replica.view.capacity * replica.info.block_tokens for replica in replicas)
+        live = self.bindings.context([replica.info.name for replica in replicas], now)
+        if live + request.tokens > capacity:
+            raise NoReplica(Denial.WORKING_SET)
 
     def _mean_rate(self) -> float:
         known = [replica.load.rate for replica in self.replicas.values() if replica.load.rate]

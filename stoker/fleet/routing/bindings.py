@@ -7,6 +7,7 @@ client's word: a client names sessions, not replicas. Does not decide.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 Key = tuple[str, str]  # tenant, session
@@ -22,12 +23,13 @@ class Binding:
 
 
 class Bindings:
-    """At most `limit`, forgotten `idle` seconds after their last use. `context` sums their tokens by replica."""
+    """At most `limit`, forgotten `idle` seconds after their last use. A session is live for `live` seconds after it."""
 
-    def __init__(self, limit: int, idle: float) -> None:
-        self._limit, self._idle = max(limit, 1), idle
-        self._known: OrderedDict[Key, Binding] = OrderedDict()
-        self.context: dict[str, int] = {}
+    def __init__(self, limit: int, idle: float, live: float) -> None:
+        self._limit, self._idle, self._live_seconds = max(limit, 1), idle, live
+        self._known: OrderedDict[Key, Binding] = OrderedDict()  # the longest unused first, as in `_live`
+        self._live: OrderedDict[Key, Binding] = OrderedDict()
+        self._context: dict[str, int] = {}  # tokens of live sessions, by replica
 
     def __len__(self) -> int:
         return len(self._known)
@@ -37,27 +39,34 @@ class Bindings:
         return self._known.get(key)
 
     def bind(self, key: Key, replica: str, tokens: int, now: float) -> None:
-        before = self._known.pop(key, None)
+        before = self._forget(key)
         if before is not None:
-            self._count(before.replica, -before.tokens)
             tokens = max(tokens, before.tokens)
-        self._known[key] = Binding(replica, tokens, now)
-        self._count(replica, tokens)
+        self._known[key] = self._live[key] = Binding(replica, tokens, now)
+        self._context[replica] = self._context.get(replica, 0) + tokens
         if len(self._known) > self._limit:
-            self._forget()
+            self._forget(next(iter(self._known)))
         self._expire(now)
 
+    def context(self, replicas: Iterable[str], now: float) -> int:
+        """Tokens of the live sessions that are bound to any of `replicas`."""
+        self._expire(now)
+        return sum(self._context.get(replica, 0) for replica in replicas)
+
     def _expire(self, now: float) -> None:
+        while self._live and next(iter(self._live.values())).used < now - self._live_seconds:
+            self._rest(next(iter(self._live)))
         while self._known and next(iter(self._known.values())).used < now - self._idle:
-            self._forget()
+            self._forget(next(iter(self._known)))
 
-    def _forget(self) -> None:
-        _, binding = self._known.popitem(last=False)
-        self._count(binding.replica, -binding.tokens)
+    def _forget(self, key: Key) -> Binding | None:
+        self._rest(key)
+        return self._known.pop(key, None)
 
-    def _count(self, replica: str, tokens: int) -> None:
-        left = self.context.get(replica, 0) + tokens
-        if left:
-            self.context[replica] = left
-        else:
-            self.context.pop(replica, None)
+    def _rest(self, key: Key) -> None:
+        """The session is not live any more, if it was."""
+        binding = self._live.pop(key, None)
+        if binding is not None:
+            self._context[binding.replica] -= binding.tokens
+            if not self._context[binding.replica]:
+                del self._context[binding.replica]

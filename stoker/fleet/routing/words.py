@@ -115,8 +115,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True):
     transfer       zone -> seconds that a request to it takes longer than one to the router's own
     sessions       bindings kept, least recently used first out
     session_idle   seconds after which a silent session's binding is forgotten
-    overcommit     new sessions are admitted while live contexts, this one included, are below this many times the
-                   capacity of the replicas that may take it; 0 admits always
+    live           seconds for which a session counts as live after its last prompt
+    admit_wait     a new session is refused while it would wait for more than so many seconds and the contexts of live
+                   sessions do not fit into the caches any more; 0 refuses none
     """
 
     policy: str = "predicted_seconds"
@@ -124,4 +125,5 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True):
     transfer: Mapping[str, float] = {}
     sessions: int = 100_000
     session_idle: float = 4 * 3600.0
-    overcommit: float = 0.0
+    live: float = 300.0
+    admit_wait: float = 60.0
