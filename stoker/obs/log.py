@@ -19,7 +19,9 @@ _ESCAPES = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x20
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD and value is not None}
+    """What `extra=` gave. Names with an underscore are other libraries' own: some have every record carry theirs."""
+    given = vars(record).items()
+    return {key: value for key, value in given if key not in _STANDARD and key[0] != "_" and value is not None}
 
 
 def _encode(value: object) -> str:

@@ -63,3 +63,22 @@ def test_level(logged):
     out = logged("text", "warning")
     logging.getLogger("x").info("quiet")
     assert out.getvalue() == ""
+
+
+def test_what_other_libraries_add_to_every_record_is_left_out(logged):
+    factory = logging.getLogRecordFactory()
+
+    def marking(*args, **more):
+        record = factory(*args, **more)
+        record._timestamp_of_theirs = 1
+        return record
+
+    logging.setLogRecordFactory(marking)
+    try:
+        for form in ("text", "json"):
+            out = logged(form)
+            logging.getLogger("x").warning("hello", extra={"action": "x.do"})
+            assert "theirs" not in out.getvalue()
+            assert "x.do" in out.getvalue()
+    finally:
+        logging.setLogRecordFactory(factory)
