@@ -23,6 +23,7 @@ from stoker.fleet.route import Route
 from stoker.fleet.router import Router
 from stoker.fleet.seat import ENGINE_COMMAND
 from stoker.fleet.supervisor import LocalReplica
+from stoker.fleet.suspects import CLEARED_TOKENS
 from stoker.models.info import read_info
 from stoker.models.source import ModelFiles
 from stoker.types.errors import StokerError
@@ -121,18 +122,23 @@ async def collect(
 
 async def test_kill_9_of_every_replica_under_streaming_load(rig: Rig) -> None:
     """Every stream is what it is when nobody is killed, greedy or drawn."""
-    count = 8
-    expected = [await collect(rig.pool, ask(f"quiet{i}", i)) for i in range(count)]
-    seen = 0
+    count, tokens = 8, 5 * CLEARED_TOKENS
+    expected = [await collect(rig.pool, ask(f"quiet{i}", i, tokens=tokens)) for i in range(count)]
+    seen = [0] * count
 
-    def on_token(_: int) -> None:
-        nonlocal seen
-        seen += 1
+    def watch(stream: int) -> Callable[[int], None]:
+        return lambda output: seen.__setitem__(stream, output)
 
-    readers = [asyncio.create_task(collect(rig.pool, ask(f"chaos{i}", i), on_token)) for i in range(count)]
+    readers = [
+        asyncio.create_task(collect(rig.pool, ask(f"chaos{i}", i, tokens=tokens), watch(i))) for i in range(count)
+    ]
     killed = 0
     for victim in range(3):
-        await until(lambda goal=count * 50 * (victim + 1): seen >= goal)
+        # a stream that gets nowhere between two deaths would rightly be a suspect of both
+        before = seen[:]
+        await until(
+            lambda before=before: all(now - then > CLEARED_TOKENS for now, then in zip(seen, before, strict=True))
+        )
         if rig.members[f"tiny/{victim}"].flights:
             rig.signal(victim)
             killed += 1
