@@ -144,6 +144,21 @@ class TracesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sample: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
 
 
+class ImagesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where images of requests may come from. Sizes in bytes, times in seconds.
+
+    fetch      get those that are given by an https URL; false: only what comes with the request
+    hosts      the only hosts that they are fetched from (`*.example.org` for all below one); empty: every public one
+    max_bytes  of a file, however it comes
+    timeout    for all of a fetch
+    """
+
+    fetch: bool = True
+    hosts: tuple[str, ...] = ()
+    max_bytes: Count = 20_000_000
+    timeout: Seconds = 10.0
+
+
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who a key belongs to.
 
@@ -170,6 +185,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     tenants: tuple[Tenant, ...] = ()
     gateway: GatewayConfig = GatewayConfig()
+    images: ImagesConfig = ImagesConfig()
     fleet: FleetConfig = FleetConfig()
     traces: TracesConfig = TracesConfig()
 

@@ -56,6 +56,7 @@ class FakeText:
     """`state` is what every prompt leaves open."""
 
     vocab_size = VOCAB
+    processor = None
     eos_ids = frozenset({EOS})
 
     def __init__(self, family: str = "plain", state: StartState = StartState.NONE) -> None:

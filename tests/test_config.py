@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config import Config, ConfigError, EngineConfig, FleetConfig, GatewayConfig, ModelConfig, Tenant, load
+from stoker.config import (
+    Config,
+    ConfigError,
+    EngineConfig,
+    FleetConfig,
+    GatewayConfig,
+    ImagesConfig,
+    ModelConfig,
+    Tenant,
+    load,
+)
 
 GOOD = """
 model = "ORG/NAME"
@@ -119,6 +129,7 @@ def test_the_example_in_the_documentation_loads_and_shows_every_setting(tmp_path
         "": (Config, [tree]),
         "gateway": (GatewayConfig, [tree["gateway"]]),
         "fleet": (FleetConfig, [tree["fleet"]]),
+        "images": (ImagesConfig, [tree["images"]]),
         "models": (ModelConfig, tree["models"]),
         "engine": (EngineConfig, [tree["engine"], *(model.get("engine", {}) for model in tree["models"])]),
         "tenants": (Tenant, tree["tenants"]),

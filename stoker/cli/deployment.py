@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from stoker.config import Config, ModelConfig
+from stoker.engine.client import Pixels
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import Launcher, State
 from stoker.fleet.external import ExternalLauncher
@@ -19,6 +20,7 @@ from stoker.models.text.model import TextModel
 from stoker.obs.metrics import Metrics
 from stoker.obs.traces import Traces
 from stoker.service.grammar_trial import GrammarTrial
+from stoker.service.images import ImageStore
 from stoker.service.pipeline import Service
 
 
@@ -47,19 +49,19 @@ def find(config: Config, model: ModelConfig, progress: Callable[[str, float], No
     return Found(model, files, read_info(files))
 
 
-def _launcher(config: Config, model: ModelConfig, host: Host, spec: EngineSpec) -> Launcher:
+def _launcher(config: Config, model: ModelConfig, host: Host, spec: EngineSpec, pixels: Pixels) -> Launcher:
     if model.servers:
         context = min(model.engine.context or spec.info.context, spec.info.context)
         return ExternalLauncher(model.servers, context=context, eos_ids=spec.info.eos_ids)
     if config.fleet.launcher == "local":
-        return LocalLauncher(host, spec, zone=model.zone)
+        return LocalLauncher(host, spec, zone=model.zone, pixels=pixels)
     gpus = int(model.engine.device.startswith("cuda"))
-    return RayLauncher(spec, cpus=model.engine.threads or 1, gpus=gpus, zone=model.zone)
+    return RayLauncher(spec, cpus=model.engine.threads or 1, gpus=gpus, zone=model.zone, pixels=pixels)
 
 
 class Deployment:
-    """`start`, then `service` answers requests, counted in `metrics`; `close` leaves no process. `on_state` hears of
-    the model's state."""
+    """`start`, then `service` answers requests, counted in `metrics`, with images from `images`; `close` leaves no
+    process. `on_state` hears of the model's state."""
 
     service: Service
 
@@ -71,10 +73,11 @@ class Deployment:
         chain_key: bytes,
         metrics: Metrics,
         traces: Traces,
+        images: ImageStore,
         on_state: Callable[[State], None],
     ) -> None:
         self.found = found
-        self._metrics, self._traces = metrics, traces
+        self._metrics, self._traces, self._images = metrics, traces, images
         self._trial = GrammarTrial(found.files)
         spec = EngineSpec(
             files=found.files,
@@ -88,7 +91,7 @@ class Deployment:
         self._scheme = spec.scheme
         self._pool = Pool(
             found.name,
-            _launcher(config, found.config, host, spec),
+            _launcher(config, found.config, host, spec, images.pixels),
             replicas=len(found.config.servers) or found.config.replicas,
             recover=config.fleet.recover,
             traces=traces,
@@ -106,6 +109,7 @@ class Deployment:
             name=self.found.name,
             trial=None if self.found.config.servers else self._trial,
             scheme=self._scheme,
+            images=None if self.found.config.servers else self._images,  # ids alone show another server nothing
             metrics=self._metrics,
             traces=self._traces,
         )

@@ -27,6 +27,7 @@ from stoker.obs.log import setup
 from stoker.obs.metrics import Metrics
 from stoker.obs.traces import Traces, connect
 from stoker.service.catalog import Catalog
+from stoker.service.images import ImageStore
 from stoker.service.tenants import Tenants
 
 
@@ -67,11 +68,12 @@ async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: S
     key, catalog, deployments = chain_key(config.data_path), Catalog(), list[Deployment]()
     metrics = Metrics()
     host = Host(sum(model.config.replicas for model in found), loading=config.fleet.loading)
+    images = ImageStore(config.images)
     try:
         if config.fleet.launcher == "ray":
             await asyncio.to_thread(ray_launcher.connect, config.fleet.ray_address)
         for model in found:
-            deployment = Deployment(config, model, host, key, metrics, traces, partial(on_state, model.name))
+            deployment = Deployment(config, model, host, key, metrics, traces, images, partial(on_state, model.name))
             deployments.append(deployment)
             await deployment.start()
             try:
@@ -84,7 +86,7 @@ async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: S
         failure.append(str(error))
     finally:
         screen.close()
-        await asyncio.gather(*(deployment.close() for deployment in deployments))
+        await asyncio.gather(*(deployment.close() for deployment in deployments), images.close())
         if config.fleet.launcher == "ray":
             await asyncio.to_thread(ray_launcher.disconnect)
     if failure:

@@ -195,9 +195,8 @@ class Scheduler:
         residency.departed = []
         decode = sum(seq.decoding for seq, _ in chunks)
         prefill = sum(count for _, count in chunks) - decode
-        self._flight = _Flight(
-            plan, self._clock(), [seq for seq, _ in chunks], prefill, decode, self._speed.predict(prefill, decode)
-        )
+        predicted = self._speed.predict(prefill, decode, images=bool(plan.encode))
+        self._flight = _Flight(plan, self._clock(), [seq for seq, _ in chunks], prefill, decode, predicted)
         return plan
 
     def apply(self, result: StepResult) -> list[Outcome]:
@@ -223,7 +222,8 @@ class Scheduler:
                     self._end(seq)
         self._count.steps += 1
         self._count.step_seconds = self._clock() - flight.since
-        self._speed.measured(flight.prefill, flight.decode, self._count.step_seconds)
+        encoded = bool(flight.plan.encode)
+        self._speed.measured(flight.prefill, flight.decode, self._count.step_seconds, images=encoded)
         self._landed = flight.plan.work
         return outcomes
 

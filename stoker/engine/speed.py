@@ -2,7 +2,8 @@
 
 A step costs what its prefill tokens take plus what a batch of decodes takes, whatever its size. Flaws: the cost of a
 token grows with the context before it, so a rate lags behind while a long prompt is read; and decodes are taken to cost
-the same whether one or sixty share the step.
+the same whether one or sixty share the step. How long an image takes is not measured: it grows with the square of its
+size, and a step that encodes any says nothing of the rest.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class Speed:
     def prefill_rate(self) -> float:
         return self._tokens / self._seconds if self._seconds else 0.0
 
-    def measured(self, prefill: int, decode: int, seconds: float) -> None:
-        """A step of so many tokens took `seconds`."""
-        if seconds < TICK:
+    def measured(self, prefill: int, decode: int, seconds: float, *, images: bool = False) -> None:
+        """A step of so many tokens took `seconds`; `images` says whether it encoded any."""
+        if seconds < TICK or images:
             return
         if not prefill:
             old = self.decode_seconds
@@ -39,10 +40,10 @@ class Speed:
         self._tokens = FADE * self._tokens + prefill
         self._seconds = FADE * self._seconds + own
 
-    def predict(self, prefill: int, decode: int) -> float:
+    def predict(self, prefill: int, decode: int, *, images: bool = False) -> float:
         """Seconds that a step of so many tokens will take."""
         rate = self.prefill_rate
-        seconds = 0.0
+        seconds = UNKNOWN_SECONDS if images else 0.0
         if prefill:
             seconds += prefill / rate if rate else UNKNOWN_SECONDS
         if decode:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from stoker.engine.client import Pixels
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import State
 from stoker.fleet.seat import ENGINE_COMMAND, LocalSeat
@@ -38,17 +39,25 @@ class Host:
 
 
 class LocalLauncher:
-    """A `Launcher`. `spec` says everything but what differs between the replicas."""
+    """A `Launcher`. `spec` says everything but what differs between the replicas; `pixels` gives those of
+    images that engines ask for."""
 
     limit: int | None = None
 
     def __init__(
-        self, host: Host, spec: EngineSpec, *, zone: str = "", command: Sequence[str] = ENGINE_COMMAND
+        self,
+        host: Host,
+        spec: EngineSpec,
+        *,
+        zone: str = "",
+        command: Sequence[str] = ENGINE_COMMAND,
+        pixels: Pixels | None = None,
     ) -> None:
         self._host = host
         self._spec = spec
         self._zone = zone
         self._command = command
+        self._pixels = pixels
 
     def make(
         self,
@@ -74,6 +83,7 @@ class LocalLauncher:
             proven=proven,
             on_state=on_state,
             on_kv=on_kv,
+            pixels=self._pixels,
         )
 
     def forget(self, name: str) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stoker.config import ConfigError
+from stoker.engine.client import Pixels
 from stoker.engine.curve import curve_pair
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import State
@@ -52,14 +53,16 @@ def disconnect() -> None:
 
 
 class RayLauncher:
-    """A `Launcher`. Each replica gets `cpus` and `gpus` of one node."""
+    """A `Launcher`. Each replica gets `cpus` and `gpus` of one node; `pixels` gives those of images that
+    engines ask for."""
 
     limit: int | None = None
 
-    def __init__(self, spec: EngineSpec, *, cpus: int, gpus: int, zone: str = "") -> None:
+    def __init__(self, spec: EngineSpec, *, cpus: int, gpus: int, zone: str = "", pixels: Pixels | None = None) -> None:
         self._spec = spec
         self._bundle = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
         self._zone = zone
+        self._pixels = pixels
 
     def make(
         self,
@@ -79,6 +82,7 @@ class RayLauncher:
             proven=proven,
             on_state=on_state,
             on_kv=on_kv,
+            pixels=self._pixels,
         )
 
     def forget(self, name: str) -> None:

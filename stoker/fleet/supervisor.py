@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from stoker.engine.client import EngineClient, Status
+from stoker.engine.client import EngineClient, Pixels, Status
 from stoker.engine.spec import EngineSpec
 from stoker.fleet.backend import Down, Starting, State
 from stoker.fleet.seat import LocalSeat, MakeSeat, Seat
@@ -35,7 +35,8 @@ class LocalReplica:
     `spec` makes the engine's specification for the endpoint it gets. An engine that fails before it ever served is not
     tried again (`Down.final`), for its model or configuration is wrong, unless it is `proven`: another replica of the
     same model has served. One that served and died is restarted for ever. `loading` bounds how many engines load at the
-    same time. `on_kv` gets what each life of the engine says of its prefix cache, as `EngineClient` tells it.
+    same time. `on_kv` gets what each life of the engine says of its prefix cache, `pixels` gives what it asks for, both
+    as with `EngineClient`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class LocalReplica:
         proven: Callable[[], bool] = lambda: False,
         on_state: Callable[[State], None] = lambda _: None,
         on_kv: Callable[[KVNews], None] | None = None,
+        pixels: Pixels | None = None,
     ) -> None:
         self.name = name
         self.zone = zone
@@ -61,6 +63,7 @@ class LocalReplica:
         self._proven = proven
         self._on_state = on_state
         self._on_kv = on_kv
+        self._pixels = pixels
         self._state: State = Starting(stage="starting the engine", fraction=0.0)
         self._client: EngineClient | None = None
         self._seat: Seat | None = None
@@ -169,7 +172,9 @@ class LocalReplica:
         self._seat, self._killed = seat, None
         try:
             address = await seat.open()
-            client = EngineClient(address.endpoint, self._on_status, curve=address.client, on_kv=self._on_kv)
+            client = EngineClient(
+                address.endpoint, self._on_status, curve=address.client, on_kv=self._on_kv, pixels=self._pixels
+            )
             self._client = client
             ended = await seat.run(msgspec.structs.replace(self._spec(address.endpoint), curve=address.engine))
             reason = self._killed or ended

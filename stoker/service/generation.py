@@ -21,12 +21,13 @@ from stoker.obs.traces import Span
 from stoker.service.choice import Choice
 from stoker.service.constraints import Constraint
 from stoker.service.divergence import Divergence
+from stoker.service.images import LoadedImage
 from stoker.service.merge import merge
 from stoker.types.chat import Begun, ChatRequest, CompletionRequest, Done, Event, TextDelta
 from stoker.types.errors import ErrorKind, StokerError, word_for
 from stoker.types.sampling import SamplingParams
 from stoker.types.usage import Usage
-from stoker.types.wire import Generate
+from stoker.types.wire import Generate, ImageSpan
 
 TURN = 32  # steps after which others get the event loop, even if a backend has more of them ready
 
@@ -42,6 +43,7 @@ class Generation:
 
     Choice i continues prompt i // n. All go to the engine at once: it computes what prompts share only once.
 
+    images      those in the one prompt of a chat; `seen` keeps their files at hand for the engine
     links       chain links of each prompt
     context     tokens that prompt and output may have together
     domain      who may share the prompts' cache
@@ -55,6 +57,8 @@ class Generation:
     id: str
     request: ChatRequest | CompletionRequest
     prompts: list[list[int]]
+    images: list[ImageSpan]
+    seen: list[LoadedImage]
     links: list[bytes]
     routes: list[Route]
     choices: list[Choice]
@@ -148,6 +152,7 @@ class Generation:
             lane=self.request.lane,
             domain=self.domain,
             links=self.links[which],
+            images=self.images,
             traceparent=self.span.traceparent,
         )
         async with aclosing(self.backend.generate(generate, self.routes[which])) as steps:

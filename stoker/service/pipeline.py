@@ -25,11 +25,12 @@ from stoker.service.constraints import FREE, Constraint, Constraints
 from stoker.service.divergence import Divergence
 from stoker.service.generation import Generation
 from stoker.service.grammar_trial import GrammarTrial
+from stoker.service.images import ImageStore, LoadedImage
 from stoker.service.reading import Reading
 from stoker.service.sessions import Sessions, cache_domain
 from stoker.types.chat import ChatRequest, CompletionRequest
 from stoker.types.errors import ErrorKind, StokerError, invalid
-from stoker.types.wire import Ready
+from stoker.types.wire import ImageSpan, Ready
 
 T = TypeVar("T")
 
@@ -39,9 +40,11 @@ LONG_TOKEN = 16  # bytes; hardly any text has so few tokens for its length
 
 
 class _Prompts(NamedTuple):
-    """The prompts of one request: ids, chain links, and where its session's last prompt was left, if that is known."""
+    """The prompts of one request: ids, images in them, chain links, and where its session's last prompt was left, if
+    that is known."""
 
     ids: list[list[int]]
+    images: list[ImageSpan]
     links: list[bytes]
     divergence: Divergence | None
 
@@ -50,7 +53,8 @@ class Service:
     """One model behind one backend. `name` is what clients call the model. Lives in one event loop.
 
     `trial` tries out grammars; without one no output can be constrained. `scheme` is how the backend's engines make
-    their hash chains; without it they hash all prompts themselves.
+    their hash chains; without it they hash all prompts themselves. `images` gets those of requests, and gives the
+    backend's engines their pixels; without it none are taken.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Service:
         name: str | None = None,
         trial: GrammarTrial | None = None,
         scheme: ChainScheme | None = None,
+        images: ImageStore | None = None,
         metrics: Metrics | None = None,
         traces: Traces | None = None,
     ) -> None:
@@ -69,6 +74,7 @@ class Service:
         self.info = info
         self.backend = backend
         self._text = text
+        self._images = images
         self._reading = Reading(text)
         self._constraints = Constraints(text, trial)
         self._sessions = Sessions(scheme)
@@ -131,8 +137,9 @@ class Service:
         since = time.perf_counter()
         self._check_ready()
         with self._traces.span("render", span.traceparent).open():
-            prompts, links, divergence = await self._in_thread(
-                lambda: self._read(request, tenant, remember=remember), _size(request)
+            seen = await self._see(request, remember=remember)
+            prompts, images, links, divergence = await self._in_thread(
+                lambda: self._read(request, seen, tenant, remember=remember), _size(request)
             )
         if divergence is not None:
             self._metrics.turn(self.name, divergence.lost)
@@ -145,6 +152,8 @@ class Service:
             id=request_id,
             request=request,
             prompts=prompts,
+            images=images,
+            seen=seen,
             links=links,
             routes=[
                 Route(tenant=tenant, session=request.session, zone=zone, blocks=self._sessions.blocks(known))
@@ -166,7 +175,8 @@ class Service:
     async def tokenize(self, request: ChatRequest | CompletionRequest, *, owner: str | None = None) -> list[list[int]]:
         """The prompt of a chat, or each prompt of a completion, as token ids; in a thread of the text pool. What is
         remembered of its texts is `owner`'s, a tenant."""
-        return await self._in_thread(lambda: self._encode(request, owner), _size(request))
+        seen = await self._see(request, remember=owner is not None)
+        return (await self._in_thread(lambda: self._encode(request, seen, owner), _size(request)))[0]
 
     async def decode(self, ids: tuple[int, ...]) -> str:
         """Token ids as text, special tokens included. Raises StokerError for ids outside the vocabulary."""
@@ -192,24 +202,48 @@ class Service:
                 message = f"The engine is down: {reason}"
         raise StokerError(ErrorKind.UNAVAILABLE, "engine_unavailable", message, retry_after=2.0)
 
-    def _read(self, request: ChatRequest | CompletionRequest, tenant: str, *, remember: bool) -> _Prompts:
+    async def _see(self, request: ChatRequest | CompletionRequest, *, remember: bool) -> list[LoadedImage]:
+        """The images of a request, in their order. Raises StokerError for those that cannot be used."""
+        messages = request.messages if isinstance(request, ChatRequest) else ()
+        found = [image for message in messages for image in message.images]
+        if not found:
+            return []
+        if self._images is None or self._text.processor is None:
+            text = f"'{found[0].param}' is an image; the model '{self.name}' reads only text."
+            raise invalid("unsupported_content", text, param=found[0].param)
+        return await self._images.load(found, self._text.processor, remember=remember)
+
+    def _read(
+        self,
+        request: ChatRequest | CompletionRequest,
+        seen: Sequence[LoadedImage],
+        tenant: str,
+        *,
+        remember: bool,
+    ) -> _Prompts:
         """Render, count and hash; what a session's last prompt shares with this one is not hashed again."""
-        prompts = self._encode(request, tenant if remember else None)
+        prompts, images = self._encode(request, seen, tenant if remember else None)
         for position, ids in enumerate(prompts):
             self._check_length(len(ids), at_least=False, param=_param(request, position))
         if remember and request.session is not None and len(prompts) == 1:
-            divergence, links = self._sessions.observe(tenant, request.session, prompts[0])
-            return _Prompts(prompts, [links], divergence)
-        return _Prompts(prompts, [self._sessions.links(tenant, ids) for ids in prompts], None)
+            divergence, links = self._sessions.observe(tenant, request.session, prompts[0], images)
+            return _Prompts(prompts, images, [links], divergence)
+        return _Prompts(prompts, images, [self._sessions.links(tenant, ids, images) for ids in prompts], None)
 
-    def _encode(self, request: ChatRequest | CompletionRequest, owner: str | None) -> list[list[int]]:
+    def _encode(
+        self, request: ChatRequest | CompletionRequest, seen: Sequence[LoadedImage], owner: str | None
+    ) -> tuple[list[list[int]], list[ImageSpan]]:
+        """The prompts, and the images in the one prompt of a chat."""
         for token in request.sampling.logit_bias:
             self._check_ids((token,), "logit_bias")
         if isinstance(request, ChatRequest):
-            self._refuse_images(request)
             self._check_chars(_size(request), "messages")
-            return [self._text.render(request, owner=owner)]
-        return [self._encode_prompt(request, position) for position in range(len(request.prompts))]
+            ids = self._text.render(request, owner=owner)
+            if not seen:
+                return [ids], []
+            ids, starts = self._text.place(ids, [image.tokens for image in seen])
+            return [ids], [image.at(start) for image, start in zip(seen, starts, strict=True)]
+        return [self._encode_prompt(request, position) for position in range(len(request.prompts))], []
 
     def _encode_prompt(self, request: CompletionRequest, position: int) -> list[int]:
         prompt = request.prompts[position]
@@ -224,11 +258,6 @@ class Service:
         if not ids:
             raise invalid("empty_prompt", "The prompt has no tokens.", param=param)
         return ids
-
-    def _refuse_images(self, request: ChatRequest) -> None:
-        for image in (image for message in request.messages for image in message.images):
-            text = f"'{image.param}' is an image; the model '{self.name}' reads only text."
-            raise invalid("unsupported_content", text, param=image.param)
 
     def _check_ids(self, ids: tuple[int, ...], param: str) -> None:
         if ids and not (min(ids) >= 0 and max(ids) < self._text.vocab_size):

@@ -51,3 +51,11 @@ def test_nothing_is_ever_negative_or_infinite(steps: list[tuple[int, int, float]
             speed.measured(prefill, decode, seconds)
         assert 0 <= speed.prefill_rate < float("inf")
         assert 0 <= speed.predict(prefill, decode) < float("inf")
+
+
+def test_a_step_with_images_may_take_long_and_teaches_nothing() -> None:
+    speed = Speed()
+    speed.measured(1000, 0, 1.0)
+    speed.measured(10, 1, 50.0, images=True)
+    assert (speed.prefill_rate, speed.decode_seconds) == (pytest.approx(1000), 0.0)
+    assert speed.predict(1000, 0, images=True) == pytest.approx(UNKNOWN_SECONDS + 1)

@@ -13,6 +13,7 @@ from stoker.engine import chain
 from stoker.engine.chain import LINK_BYTES, Chain, ChainRoot, ChainScheme
 from stoker.service.divergence import Divergence
 from stoker.service.sessions import Sessions, cache_domain
+from stoker.types.wire import ImageSpan
 
 IDS = st.lists(st.integers(0, 3), max_size=40)
 SCHEME = ChainScheme(b"k" * 32, "model", 4)
@@ -180,3 +181,33 @@ def test_links_are_right_whatever_came_before(prompts: list[tuple[str, list[int]
     for session, ids in prompts:
         watch.see("t", session, ids)
         assert watch._held == watch.counted <= 400
+
+
+def spans(*found: tuple[int, int]) -> list[ImageSpan]:
+    """(start, which image), five tokens each."""
+    return [ImageSpan(start, 5, 28, 140, bytes([name]) * 16) for start, name in found]
+
+
+@pytest.mark.parametrize(
+    ("then", "shared"),
+    [
+        (spans((10, 1), (30, 2)), 100),
+        (spans((10, 1), (30, 3)), 30),
+        (spans((10, 3), (30, 2)), 10),
+        (spans((10, 1)), 30),
+        (spans((10, 1), (30, 2), (60, 4)), 60),
+        (spans(), 10),
+    ],
+)
+def test_links_are_taken_over_only_up_to_an_image_that_changed(then: list[ImageSpan], shared: int) -> None:
+    """The ids are the same: those of all images are."""
+    sessions = Sessions(SCHEME)
+    prompt = words(1, 100)
+    sessions.observe("t", "s", prompt, spans((10, 1), (30, 2)))
+    divergence, links = sessions.observe("t", "s", prompt, then)
+    assert divergence is not None
+    assert divergence.shared == shared
+    assert links == sessions.links("t", prompt, then)
+    whole = Chain(ChainRoot(fingerprint="model", domain=cache_domain("t")), SCHEME.key, SCHEME.page, images=then)
+    whole.extend(prompt)
+    assert links == b"".join(whole.links)

@@ -50,6 +50,11 @@ class ControlTokens:
         starts = [f"{re.escape(head)}(?={'|'.join(rest)})" for head, rest in tails.items()]
         self._starts = re.compile("|".join(starts) or r"(?!)", re.IGNORECASE)
 
+    def find(self, text: str) -> int | None:
+        """The id of the control token that is written so."""
+        found = self._by_text.get(text)
+        return None if found is None else found[0]
+
     def guard(self, value: Any, depth: int = 0) -> Any:
         """A JSON value from a client with every string in it, keys too, unable to form a control token.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.models.gguf_meta import read_metadata
 from stoker.models.info import end_ids
-from stoker.models.source import ModelFiles, read_json
+from stoker.models.source import ModelError, ModelFiles, read_json
 from stoker.models.text.control import ControlTokens
 from stoker.models.text.conversation import variables
 from stoker.models.text.detokenizer import Detokenizer
@@ -19,10 +19,11 @@ from stoker.models.text.family import Family, detect_family
 from stoker.models.text.gguf_tokenizer import from_metadata, special_texts
 from stoker.models.text.memo import Memo, nothing_known
 from stoker.models.text.parse.format import StartState
-from stoker.models.text.renderers import RENDERERS, serve
+from stoker.models.text.renderers import IMAGE_TOKENS, RENDERERS, serve
 from stoker.models.text.taught import knows_tools, teach
 from stoker.models.text.template import ChatTemplate, read_templates
 from stoker.models.text.vocabulary import LibraryVocabulary, Vocabulary, read_vocabulary
+from stoker.models.vision.processor import ImageProcessor, read_processor
 from stoker.types.chat import ChatRequest
 from stoker.types.errors import invalid
 
@@ -35,7 +36,7 @@ class TextModel:
     """`vocab_size` is one more than the largest id the tokenizer knows; the model's own may be padded beyond it.
 
     `control_ids` are the tokens that a template may write and a client may not; `special_ids` those of them that are
-    no part of the text of an answer.
+    no part of the text of an answer. `processor` is how the model takes images, None if it takes none.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class TextModel:
         eos: Iterable[int],
         where: str,
         family: Family = Family.PLAIN,
+        processor: ImageProcessor | None = None,
     ) -> None:
         """The templates are not looked at where the family has a renderer. Raises ModelError when one is not valid."""
         self.family = family
+        self.processor = processor
         self.eos_ids = frozenset(eos)
         self.vocabulary = vocabulary
         self.vocab_size = vocabulary.size
@@ -62,6 +65,9 @@ class TextModel:
         literals = {literal for template in self._templates.values() for literal in template.literals}
         self._control = ControlTokens(vocabulary.added, literals | set(specials.values()))
         self.control_ids = frozenset(self._control.texts)
+        self._image_id = self._control.find(IMAGE_TOKENS.get(family, ""))
+        if processor is not None and self._image_id is None:
+            raise ModelError(f"{where}: the tokenizer has no token for images, and the model takes them")
 
     @classmethod
     def load(cls, files: ModelFiles) -> TextModel:
@@ -86,6 +92,7 @@ class TextModel:
             eos=end_ids(files),
             where=files.gguf or files.root,
             family=detect_family(files, templates.get("default")),
+            processor=read_processor(files),
         )
 
     def render(self, request: ChatRequest, *, owner: str | None = None) -> list[int]:
@@ -104,6 +111,20 @@ class TextModel:
         return self.vocabulary.encode_parts(
             parts, nothing_known if owner is None else partial(self._memo.encode, owner)
         )
+
+    def place(self, ids: list[int], sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+        """A rendered prompt in which each of its images has as many tokens as `sizes` says, and where each begins."""
+        placed: list[int] = []
+        starts: list[int] = []
+        at = 0
+        for size in sizes:
+            assert self._image_id is not None
+            found = ids.index(self._image_id, at)
+            placed += ids[at:found]
+            starts.append(len(placed))
+            placed += [self._image_id] * size
+            at = found + 1
+        return placed + ids[at:], starts
 
     def prompt_state(self, prompt_ids: Sequence[int]) -> StartState:
         """What the prompt leaves open for the answer, as its last tag says."""

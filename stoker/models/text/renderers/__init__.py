@@ -25,6 +25,9 @@ RENDERERS: Mapping[Family, Renderer] = {
 }
 """Each yields the prompt in texts: those of class `Fixed` are the template's, all others count as the client's."""
 
+IMAGE_TOKENS: Mapping[Family, str] = {Family.KIMI_K25: kimi.IMAGE, Family.KIMI_K26_PRESERVE: kimi.IMAGE}
+"""The control token that stands for an image, or a piece of one, in families that see."""
+
 SERVED: Mapping[Family, Mapping[str, Any]] = {
     Family.KIMI_K26_PRESERVE: {"preserve_thinking": True},
     Family.GLM47: {"clear_thinking": False},

@@ -25,8 +25,9 @@ THINK, THOUGHT = Fixed("<think>"), Fixed("</think>")
 CALLS, CALLS_END = Fixed("<|tool_calls_section_begin|>"), Fixed("<|tool_calls_section_end|>")
 CALL, ARGUMENTS, CALL_END = (Fixed(f"<|tool_call_{what}|>") for what in ("begin", "argument_begin", "end"))
 PERSONA = "You are Kimi, an AI assistant created by Moonshot AI."
+IMAGE = "<|media_pad|>"
 PLACEHOLDERS = {
-    Media.IMAGE: Fixed("<|media_begin|>image<|media_content|><|media_pad|><|media_end|>\n"),
+    Media.IMAGE: Fixed(f"<|media_begin|>image<|media_content|>{IMAGE}<|media_end|>\n"),
     Media.VIDEO: Fixed("<|kimi_k25_video_placeholder|>\n"),
 }
 
