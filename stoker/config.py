@@ -122,12 +122,14 @@ class FleetConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What holds for all replicas of all models.
 
     recover  seconds that a request whose engine died waits for one that can go on, where no other is there at once
+    drain    seconds that a replica which is to stop may finish what it has, before the rest goes on elsewhere
     loading  engines that load at the same time: more of them get in each other's way at disk and memory
     launcher `local` starts engines on this host, `ray` on the nodes of the Ray cluster at `ray_address`; there an
              engine takes `engine.threads` cores (1 if unset) and, where `engine.device` is cuda, one GPU
     """
 
     recover: Seconds = 30.0
+    drain: Seconds = 60.0
     loading: Count = 2
     launcher: Literal["local", "ray"] = "local"
     ray_address: str = "auto"
@@ -166,12 +168,14 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retain      false: nothing that this tenant sends or gets is kept after its request, whatever the request says; the
                 engine's prefix cache, which holds no text, works all the same
     zone        its requests are served there or not at all
+    admin       its key may operate the server over HTTP (`--admin-url`)
     """
 
     name: str
     key_sha256: str
     retain: bool = True
     zone: Name | None = None
+    admin: bool = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

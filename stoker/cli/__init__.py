@@ -8,7 +8,7 @@ import sys
 import typer
 from typer.exceptions import Abort, TyperException
 
-from stoker.cli import chat, check, doctor, ledger, parse, render, serve, version
+from stoker.cli import chat, check, doctor, ledger, operate, parse, render, serve, version
 from stoker.cli.output import fail
 
 EXAMPLES = """
@@ -16,6 +16,10 @@ EXAMPLES = """
 
   stoker serve                   serve the demo model on 127.0.0.1:8000
   stoker chat                    talk to it in this terminal
+  stoker status                  models and replicas of a running server
+  stoker drain demo/1            take a replica out of service, without a failed request
+  stoker restart --rolling       start all engines anew, one after the other
+  stoker reload                  have a server read its configuration again
   stoker doctor                  what this host can do
   stoker check DIR               does a model fit together, and on which hardware
   stoker render --family glm47   what a conversation on standard input becomes as a prompt
@@ -32,6 +36,10 @@ app = typer.Typer(
 )
 app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=chat.EXAMPLES)(chat.chat)
+app.command(epilog=operate.STATUS_EXAMPLES)(operate.status)
+app.command(epilog=operate.DRAIN_EXAMPLES)(operate.drain)
+app.command(epilog=operate.RESTART_EXAMPLES)(operate.restart)
+app.command(epilog=operate.RELOAD_EXAMPLES)(operate.reload)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=check.EXAMPLES)(check.check)
 app.command(epilog=render.EXAMPLES)(render.render)

@@ -77,35 +77,30 @@ class Deployment:
         on_state: Callable[[State], None],
     ) -> None:
         self.found = found
+        self.opened = False
+        self._host, self._chain_key = host, chain_key
         self._metrics, self._traces, self._images = metrics, traces, images
         self._trial = GrammarTrial(found.files)
-        spec = EngineSpec(
-            files=found.files,
-            info=found.info,
-            config=found.config.engine,
-            endpoint="",
-            chain_key=chain_key.hex(),
-            log_format=config.log_format,
-            log_level=config.log_level,
-        )
+        spec = self._spec(config, found)
         self._scheme = spec.scheme
-        self._pool = Pool(
+        self.pool = Pool(
             found.name,
             _launcher(config, found.config, host, spec, images.pixels),
-            replicas=len(found.config.servers) or found.config.replicas,
+            replicas=_count(found.config),
             recover=config.fleet.recover,
+            patience=config.fleet.drain,
             traces=traces,
             on_state=on_state,
         )
 
     async def start(self) -> None:
         """The engines load by themselves from here on; returns when text can be handled. Raises ModelError."""
-        await self._pool.start()
+        await self.pool.start()
         text = await asyncio.to_thread(TextModel.load, self.found.files)
         self.service = Service(
             text,
             self.found.info,
-            self._pool,
+            self.pool,
             name=self.found.name,
             trial=None if self.found.config.servers else self._trial,
             scheme=self._scheme,
@@ -114,8 +109,42 @@ class Deployment:
             traces=self._traces,
         )
 
+        self.opened = True
+
+    def can_become(self, found: Found) -> bool:
+        """Whether its replicas can turn into those of `found` one by one: text, caches and streams stay as they are."""
+        engine, other = self.found.config.engine, found.config.engine
+        return (
+            found.info == self.found.info and found.files == self.found.files and other.block_size == engine.block_size
+        )
+
+    async def become(self, found: Found, config: Config, say: Callable[[str], None]) -> None:
+        """Take over other settings of the same model while it serves. Raises StokerError."""
+        old, new = self.found.config, found.config
+        self.found = found
+        launched = ("engine", "zone", "servers")
+        if any(getattr(old, part) != getattr(new, part) for part in launched):
+            launcher = _launcher(config, new, self._host, self._spec(config, found), self._images.pixels)
+            await self.pool.operations.replace(launcher, say)
+        await self.pool.operations.resize(_count(new), say)
+
     async def close(self) -> None:
-        if hasattr(self, "service"):
+        if self.opened:
             self.service.close()
         await self._trial.close()
-        await self._pool.stop()
+        await self.pool.stop()
+
+    def _spec(self, config: Config, found: Found) -> EngineSpec:
+        return EngineSpec(
+            files=found.files,
+            info=found.info,
+            config=found.config.engine,
+            endpoint="",
+            chain_key=self._chain_key.hex(),
+            log_format=config.log_format,
+            log_level=config.log_level,
+        )
+
+
+def _count(model: ModelConfig) -> int:
+    return len(model.servers) or model.replicas

@@ -53,34 +53,32 @@ def serve(
 ) -> None:
     """Serve a model to OpenAI clients and coding agents."""
     try:
-        config = load(
-            config_file,
-            {
-                "model": model,
-                "name": name,
-                "revision": revision,
-                "replicas": replicas,
-                "offline": offline,
-                "data_dir": data_dir and str(data_dir),
-                "log_format": log_format,
-                "log_level": log_level,
-                "engine.device": device,
-                "engine.dtype": dtype,
-                "engine.threads": threads,
-                "engine.context": context,
-                "engine.kv_memory": kv_memory and parse_bytes(kv_memory),
-                "gateway.host": host,
-                "gateway.port": port,
-                "gateway.tls_cert": tls_cert and str(tls_cert),
-                "gateway.tls_key": tls_key and str(tls_key),
-                "tenants": keys_from_environment(),
-            },
-        )
+        flags = {
+            "model": model,
+            "name": name,
+            "revision": revision,
+            "replicas": replicas,
+            "offline": offline,
+            "data_dir": data_dir and str(data_dir),
+            "log_format": log_format,
+            "log_level": log_level,
+            "engine.device": device,
+            "engine.dtype": dtype,
+            "engine.threads": threads,
+            "engine.context": context,
+            "engine.kv_memory": kv_memory and parse_bytes(kv_memory),
+            "gateway.host": host,
+            "gateway.port": port,
+            "gateway.tls_cert": tls_cert and str(tls_cert),
+            "gateway.tls_key": tls_key and str(tls_key),
+            "tenants": keys_from_environment(),
+        }
+        config = load(config_file, flags)
     except ConfigError as error:
         raise fail(str(error), code=2) from error
     from stoker.cli.serving import run
 
-    raise typer.Exit(run(config))
+    raise typer.Exit(run(config, lambda: load(config_file, flags)))
 
 
 def parse_bytes(text: str) -> int:

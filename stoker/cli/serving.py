@@ -7,19 +7,22 @@ import os
 import secrets
 import signal
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import uvloop
 
+from stoker.cli.admin_socket import serve_admin
 from stoker.cli.deployment import Deployment, Found, find
+from stoker.cli.operator import ServerOperator
 from stoker.cli.output import fail
 from stoker.cli.screen import Screen
 from stoker.config import Config, ConfigError, TracesConfig
 from stoker.fleet import ray_launcher
 from stoker.fleet.backend import Down, State
 from stoker.fleet.launcher import Host
+from stoker.gateway.admin import AdminRoutes
 from stoker.gateway.app import create_app
 from stoker.gateway.server import serve as serve_http
 from stoker.models.source import ModelError
@@ -29,10 +32,12 @@ from stoker.obs.traces import Traces, connect
 from stoker.service.catalog import Catalog
 from stoker.service.images import ImageStore
 from stoker.service.tenants import Tenants
+from stoker.types.wire import Ready
 
 
-def run(config: Config) -> int:
-    """Serve until SIGINT or SIGTERM; returns the exit status. Blocks."""
+def run(config: Config, reread: Callable[[], Config]) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit status. `reread` gives the configuration as it is when it is
+    asked for again. Blocks."""
     setup(config.log_format, config.log_level)
     screen = Screen(config)
     try:
@@ -48,45 +53,57 @@ def run(config: Config) -> int:
         return 130
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            return runner.run(_serve(config, found, tenants, screen, traces))
+            return runner.run(_serve(config, reread, found, tenants, screen, traces))
         finally:
             traces.close()
 
 
-async def _serve(config: Config, found: list[Found], tenants: Tenants, screen: Screen, traces: Traces) -> int:
+async def _serve(
+    config: Config,
+    reread: Callable[[], Config],
+    found: list[Found],
+    tenants: Tenants,
+    screen: Screen,
+    traces: Traces,
+) -> int:
     stop = asyncio.Event()
     failure: list[str] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
+    served: set[str] = set()  # models that were ready once: what ends them later is somebody's wish
+
     def on_state(model: str, state: State) -> None:
         screen.state(model, state)
-        if isinstance(state, Down) and state.final and not stop.is_set():
+        if isinstance(state, Ready):
+            served.add(model)
+        if isinstance(state, Down) and state.final and not stop.is_set() and model not in served:
             failure.append(state.reason if len(found) == 1 else f"{model}: {state.reason}")
             stop.set()
 
-    key, catalog, deployments = chain_key(config.data_path), Catalog(), list[Deployment]()
-    metrics = Metrics()
+    key, catalog, metrics = chain_key(config.data_path), Catalog(), Metrics()
     host = Host(sum(model.config.replicas for model in found), loading=config.fleet.loading)
     images = ImageStore(config.images)
+
+    def make(config: Config, model: Found, on_state: Callable[[State], None]) -> Deployment:
+        return Deployment(config, model, host, key, metrics, traces, images, on_state)
+
+    operator = ServerOperator(config, catalog, tenants, host, make=make, reread=reread)
+    admin = AdminRoutes(operator)
+    socket = asyncio.create_task(serve_admin(config.data_path, admin, stop))
     try:
         if config.fleet.launcher == "ray":
             await asyncio.to_thread(ray_launcher.connect, config.fleet.ray_address)
-        for model in found:
-            deployment = Deployment(config, model, host, key, metrics, traces, images, partial(on_state, model.name))
-            deployments.append(deployment)
-            await deployment.start()
-            try:
-                catalog.add(deployment.service, model.config.aliases)
-            except ValueError as error:
-                raise ConfigError(f"models: {error}") from error
-        app = create_app(catalog, config.gateway, tenants, metrics, traces)
+        await operator.open(found, on_state)
+        app = create_app(catalog, config.gateway, tenants, metrics, traces, admin)
         await serve_http(app, config.gateway, started=screen.listening, stop=stop)
     except (OSError, ConfigError, ModelError) as error:
         failure.append(str(error))
     finally:
         screen.close()
-        await asyncio.gather(*(deployment.close() for deployment in deployments), images.close())
+        stop.set()
+        await admin.close()
+        await asyncio.gather(operator.close(), socket, images.close())
         if config.fleet.launcher == "ray":
             await asyncio.to_thread(ray_launcher.disconnect)
     if failure:

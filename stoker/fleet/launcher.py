@@ -6,7 +6,7 @@ Owns the places of the host. A place is given up only with the replica: its engi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
@@ -25,16 +25,16 @@ class Host:
     def __init__(self, engines: int = 1, *, loading: int = 2) -> None:
         self.engines = engines
         self.loading = asyncio.Semaphore(loading)
-        self._places: dict[str, int] = {}
+        self._places: dict[Hashable, int] = {}
 
-    def place(self, name: str) -> int:
+    def place(self, name: Hashable) -> int:
         """The number of a replica among all of this host: the lowest that is free, or the one it has."""
         if name not in self._places:
             taken = set(self._places.values())
             self._places[name] = next(number for number in range(len(taken) + 1) if number not in taken)
         return self._places[name]
 
-    def leave(self, name: str) -> None:
+    def leave(self, name: Hashable) -> None:
         self._places.pop(name, None)
 
 
@@ -67,7 +67,7 @@ class LocalLauncher:
         on_state: Callable[[State], None],
         on_kv: Callable[[KVNews], None],
     ) -> LocalReplica:
-        place = self._host.place(name)
+        place = self._host.place((self, name))
 
         def spec(endpoint: str) -> EngineSpec:
             engines = max(self._host.engines, place + 1)
@@ -87,4 +87,4 @@ class LocalLauncher:
         )
 
     def forget(self, name: str) -> None:
-        self._host.leave(name)
+        self._host.leave((self, name))

@@ -15,7 +15,7 @@ from contextlib import aclosing
 import msgspec
 
 from stoker.fleet.attempt import Attempt
-from stoker.fleet.backend import Launcher, ReplicaStatus, RoutingFigures, State
+from stoker.fleet.backend import Down, Launcher, ReplicaStatus, RoutingFigures, State
 from stoker.fleet.member import Member
 from stoker.fleet.operations import Operations
 from stoker.fleet.replay import Run
@@ -26,7 +26,7 @@ from stoker.fleet.supervisor import unavailable
 from stoker.fleet.suspects import Suspect, died
 from stoker.obs.traces import Traces
 from stoker.types.errors import ErrorKind, LostError, StokerError, invalid
-from stoker.types.wire import Generate, Progress
+from stoker.types.wire import Generate, Progress, Ready
 
 RETRY_SECONDS = 1.0  # between two tries to place a request that waits for an engine, if nothing happens before
 
@@ -88,6 +88,12 @@ class Pool:
     async def start(self) -> None:
         """Returns at once."""
         await self._replicas.start(self._count)
+
+    async def ready(self) -> State:
+        """Wait until it serves, or cannot."""
+        while not isinstance(state := self.state, Ready) and not (isinstance(state, Down) and state.final):
+            await self._replicas.news(RETRY_SECONDS)
+        return state
 
     async def stop(self) -> None:
         await self._replicas.stop()

@@ -78,6 +78,8 @@ class Replicas:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(member.replica.stop() for member in self.members.values()))
+        for member in self.members.values():
+            member.launcher.forget(member.name)
 
     def tell(self) -> None:
         """Something has changed: whoever waits for `news` may have better luck now."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from email.utils import formatdate
+from pathlib import Path
 
 from uvicorn.config import Config as UvicornConfig
 from uvicorn.server import ServerState
 
 from stoker.config import ConfigError, GatewayConfig
 from stoker.gateway.app import Gateway
+from stoker.gateway.application import Application
 from stoker.gateway.hosts import is_loopback
 from stoker.gateway.protocol import GuardedProtocol
 
@@ -37,10 +40,48 @@ async def serve(app: Gateway, config: GatewayConfig, *, started: Callable[[int],
     ConfigError for an unguarded public host or bad TLS files, OSError if the address cannot be bound.
     """
     check_exposure(config.host, guarded=app.guarded)
-    protocol = type("Protocol", (GuardedProtocol,), {"gateway": config})
+    settings, state, protocol = _prepare(app, config)
+    server = await asyncio.get_running_loop().create_server(
+        protocol,
+        host=config.host,
+        port=config.port,
+        ssl=settings.ssl,
+        ssl_handshake_timeout=config.header_timeout if settings.ssl else None,
+        backlog=config.max_connections,
+    )
+    await _run(server, state, config, lambda: started(_port(server.sockets)), stop)
+
+
+async def serve_unix(app: Application, config: GatewayConfig, path: Path, stop: asyncio.Event) -> None:
+    """Serve on a Unix socket that only this user can connect to, until `stop` is set; then it is removed. What lies at
+    `path` is replaced. Raises OSError."""
+    _, state, protocol = _prepare(app, config)
+    with _socket_at(path) as listener:
+        server = await asyncio.get_running_loop().create_unix_server(protocol, sock=listener)
+        await _run(server, state, config, lambda: None, stop)
+
+
+@contextmanager
+def _socket_at(path: Path) -> Generator[socket.socket]:
+    """Bound and not yet listening, so that nobody can connect before the mode is right."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        try:
+            path.chmod(0o600)
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _prepare(
+    app: Application, config: GatewayConfig
+) -> tuple[UvicornConfig, ServerState, Callable[[], asyncio.Protocol]]:
+    """Settings, what all connections share, and how one of them is made. Raises ConfigError for bad TLS files."""
+    kind = type("Protocol", (GuardedProtocol,), {"gateway": config})
     settings = UvicornConfig(
         app,
-        http=protocol,
+        http=kind,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -58,18 +99,15 @@ async def serve(app: Gateway, config: GatewayConfig, *, started: Callable[[int],
         raise ConfigError(f"cannot use the TLS files {config.tls_cert}, {config.tls_key}: {error}") from error
     state = ServerState()
     _set_date(state)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: protocol(config=settings, server_state=state, app_state={}),
-        host=config.host,
-        port=config.port,
-        ssl=settings.ssl,
-        ssl_handshake_timeout=config.header_timeout if settings.ssl else None,
-        backlog=config.max_connections,
-    )
+    return settings, state, lambda: kind(config=settings, server_state=state, app_state={})
+
+
+async def _run(
+    server: asyncio.Server, state: ServerState, config: GatewayConfig, started: Callable[[], None], stop: asyncio.Event
+) -> None:
     clock = asyncio.create_task(_tick(state))
     try:
-        started(_port(server.sockets))
+        started()
         await stop.wait()
     finally:
         clock.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from stoker.service.pipeline import Service
 from stoker.types.errors import ErrorKind, StokerError
@@ -19,17 +19,20 @@ class Catalog:
 
     def add(self, service: Service, aliases: Sequence[str] = ()) -> None:
         """Raises ValueError, and adds nothing, if one of the names is taken."""
-        names = (service.name, *aliases)
-        for place, name in enumerate(names):
-            if name in self._names or name in names[:place]:
-                raise ValueError(f"the name {name!r} is taken")
-        self._aliases[service] = tuple(aliases)
-        self._names |= dict.fromkeys(names, service)
+        self.replace([*self._aliases.items(), (service, aliases)])
 
-    def remove(self, service: Service) -> None:
-        """Its names lead nowhere from now on; requests that have found it go on."""
-        for name in (service.name, *self._aliases.pop(service)):
-            del self._names[name]
+    def replace(self, services: Iterable[tuple[Service, Sequence[str]]]) -> None:
+        """These and no others from now on; requests that have found one of the others go on. Raises ValueError, and
+        changes nothing, if a name leads to two."""
+        aliases: dict[Service, tuple[str, ...]] = {}
+        names: dict[str, Service] = {}
+        for service, others in services:
+            aliases[service] = tuple(others)
+            for name in (service.name, *others):
+                if name in names:
+                    raise ValueError(f"the name {name!r} is taken")
+                names[name] = service
+        self._aliases, self._names = aliases, names
 
     def find(self, name: str) -> Service:
         """Raises StokerError (NOT_FOUND)."""

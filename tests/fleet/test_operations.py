@@ -117,7 +117,7 @@ async def test_a_rolling_restart_under_load(launch: Launch, replicas: int) -> No
     now = {member.replica for member in rig.pool.members.values()}
     assert not now & set(before.values()), "every engine is a new one"
     assert all(isinstance(old.state, Down) for old in before.values())
-    assert len(rig.launcher.forgotten) == replicas
+    assert len(rig.launcher.forgotten) == replicas, "those that were replaced"
 
 
 async def test_a_restart_that_fails_stops_there(launch: Launch) -> None:

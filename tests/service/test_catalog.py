@@ -19,7 +19,7 @@ def test_names_and_aliases_lead_to_their_service():
     assert [catalog.find(name) for name in ("one", "uno", "two")] == [one, one, two]
     assert list(catalog.names) == ["one", "uno", "two"]
     assert list(catalog) == [one, two]
-    catalog.remove(one)
+    catalog.replace([(two, [])])
     assert list(catalog.names) == ["two"]
     with pytest.raises(StokerError) as caught:
         catalog.find("uno")
@@ -28,8 +28,8 @@ def test_names_and_aliases_lead_to_their_service():
         "model_not_found",
         "model",
     )
-    catalog.add(one, ["uno"])
-    assert catalog.find("uno") is one
+    catalog.replace([(two, ["uno"]), (one, [])])
+    assert catalog.find("uno") is two
 
 
 @pytest.mark.parametrize(("name", "aliases"), [("one", []), ("uno", []), ("two", ["one"]), ("two", ["2", "2"])])
