@@ -22,7 +22,7 @@ from stoker.types.errors import ErrorKind, StokerError, invalid
 COMMAND = (sys.executable, "-m", "stoker.models.text.try_grammar")
 WORKERS = 2
 WAITING = 64  # trials at most, waiting or running
-SECONDS = 4.0  # for one trial, which takes a tenth of a second where nobody means harm
+SECONDS = 3.0  # for one trial, which takes a tenth of a second where nobody means harm; 5 are promised in all
 START_SECONDS = 30.0  # to start a process, on a machine that is busy
 REMEMBERED = 4096
 
