@@ -108,7 +108,8 @@ class Rig:
         }
         if policy in makers:
             return makers[policy]()
-        return Product(replicas, self.capacity, tokens, RouterConfig(policy=policy), clock)
+        # All is served, as by the others: whoever refuses the last sessions has an easy time with the rest.
+        return Product(replicas, self.capacity, tokens, RouterConfig(policy=policy, admit_wait=0.0), clock)
 
     def _find(self, policy: str, busy: float) -> float:
         traffic, replicas = self.traffic, self.scale.replicas

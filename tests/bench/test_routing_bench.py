@@ -147,6 +147,14 @@ def test_the_product_is_near_the_best_opponent_here_too(traces: Path) -> None:
     assert rig.run("affinity").hit > rig.run("round_robin").hit
 
 
+def test_a_fleet_far_beyond_its_limit_still_serves_all(traces: Path) -> None:
+    """Waits of minutes, contexts that do not fit: where a server would refuse new sessions, a comparison must not."""
+    rig = Rig(Point(trace="agent", load="pool0.85", capacity="0.005M"), load(traces, "agent", 2, SCALE), 2, SCALE)
+    outcome = rig.run("predicted_seconds", 8.0)
+    assert outcome.p99 > 60.0
+    assert outcome.waiting > 0
+
+
 @given(
     st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=30),
     st.integers(100, 2000),
